@@ -1,8 +1,8 @@
 //! What the service's process gives up before it has a second thread. The workers give up far more
 //! (`dataplane/src/engine/confinement.rs`).
 //!
-//! Theory of operation. The service executes no program, looks into no other process, and changes nothing of the machine but
-//! its network. So before anything else it renounces, for all of its threads and for good: being traced, read or dumped by its own
+//! Theory of operation. The service executes no program, looks into other processes only for the name of one that holds a port, and
+//! changes nothing of the machine but its network. So before anything else it renounces, for all of its threads and for good: being traced, read or dumped by its own
 //! user (`PR_SET_DUMPABLE`, which ends core files too); every capability but those of [`needed`]; privileges by an executed program
 //! (`PR_SET_NO_NEW_PRIVS`); and the system calls of [`REFUSED`], which fail with EPERM.
 //!
@@ -10,9 +10,10 @@
 //! calls that change with the version of a library, and a node whose control plane fails by its own filter is worse off.
 //! `clone` of a process is not refused: the C library's threads and processes differ in a flag alone.
 //!
-//! Threads that read what other machines send renounce files too, by Landlock ([`renounce_files`]): that of peers' health all of
-//! them, those of a remote registry and of flows every change. The control thread does not: the directories that it writes may be
-//! made anew while it runs, and a thread under Landlock may not look into the process that holds a port.
+//! Some threads renounce files too, by Landlock ([`renounce_files`]): that of peers' health opens none, those of a remote registry and
+//! of flows open none to write, and make, rename and remove none. The control thread and the one that answers over HTTP do not: a
+//! thread under Landlock may not look into the process that holds a port, and the directories that control writes may be made anew
+//! while it runs.
 
 use std::io;
 
@@ -24,28 +25,36 @@ use rustix::thread::{
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter, sock_filter,
 };
-use tracing::warn;
+use tracing::{debug, warn};
 
-/// Confines the calling thread and those that it starts from now on.
+/// Confines the calling thread and those that it starts from now on. What cannot be given up stays, and the rest is given up
+/// nevertheless.
 ///
 /// # Errors
 /// Of the kernel, for instance one without seccomp.
 pub(crate) fn apply() -> io::Result<()> {
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    drop_capabilities()?;
-    set_no_new_privs(true)?;
+    let dumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let dropped = drop_capabilities();
+    let no_new = set_no_new_privs(true);
     for filter in filters()? {
         apply_filter(&filter).map_err(io::Error::other)?;
     }
+    dumpable?;
+    dropped?;
+    no_new?;
     Ok(())
 }
 
 /// Has the calling thread renounce files that it does not need. A kernel without Landlock lets it keep them.
 pub(crate) fn renounce_files(what: Renounced) {
-    if let Err(error) = landlock::renounce(what) {
-        let thread = std::thread::current();
-        let name = thread.name().unwrap_or("of no name");
-        warn!(%error, "the thread {name} keeps rights to files that it does not need");
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("of no name");
+    match landlock::renounce(what) {
+        Ok(true) => {}
+        Ok(false) => debug!("the kernel has no Landlock: the thread {name} keeps its files"),
+        Err(error) => {
+            warn!(%error, "the thread {name} keeps rights to files that it does not need");
+        }
     }
 }
 
@@ -67,6 +76,8 @@ fn needed() -> CapabilitySet {
     CapabilitySet::NET_ADMIN
         // Programs of the kernel path and their tables.
         | CapabilitySet::BPF
+        // Without it the kernel adds barriers against speculation to those programs.
+        | CapabilitySet::PERFMON
         // The priority of the thread that takes flows back.
         | CapabilitySet::SYS_NICE
         // Endpoints at ports below 1,024.

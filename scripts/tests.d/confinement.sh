@@ -7,18 +7,23 @@
 #
 #   pod1 ── node1: service, whose workers strace watches ══ underlay ══ node2 (killed, started) ── pod2
 #
-# confinement.sh BACKEND FAMILIES, where FAMILIES is v4, v6 or dual, inside and outside.
+# confinement.sh BACKEND FAMILIES [REGISTRY], where FAMILIES is v4, v6 or dual, inside and outside, and REGISTRY is file or etcd.
 # case: vxlan dual workers=2
-# case: udp v4
+# case: udp v4 etcd
 # full: vxlan v4 device=plain
 # full: vxlan v4 workers=2 device-type=tap
 # full: vxlan v6 workers=2
 # full: vxlan v4 kernel-path=auto
+# With probes, whose thread is one of those that are watched.
+export TARTAN_PROBE=true
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
+# shellcheck source=scripts/tests.d/tools/kill_service.sh
+. "$TOOLS/kill_service.sh"
 
 BACKEND=$1
 FAMILIES=$2
+REGISTRY=${3:-file}
 LIST=$SCRIPTS/../dataplane/src/engine/confinement.rs
 WORKERS=$(agents_option workers)
 WORKERS=${WORKERS:-1}
@@ -64,6 +69,39 @@ workers_tried() {
     equal "attempts, and those that were refused" "$((5 * WORKERS)) $((5 * WORKERS))" \
         "$(grep -o 'tried to ' <<<"$tried" | wc -l) $(grep -o 'Err(Os { code: 1,' <<<"$tried" | wc -l)"
     equal "problems of confinement" '[]' "$(agent_json node1 status | jq -c '[.problems[].code | select(. == "workers-not-confined")]')"
+}
+
+# Threads that have renounced files do so when they start: strace watches the keeper, whose service is killed, and the next one.
+renounced() {
+    local keeper tracer wanted=(peer-health) thread found=''
+    keeper=$(cat "$LAB_STATE/node1/pid")
+    strace -f -q -o "$SCRATCH/landlock" -e trace=landlock_restrict_self -p "$keeper" 2>"$SCRATCH/strace.landlock" &
+    tracer=$!
+    STARTED+=("$tracer")
+    until_true 10 "strace watches the keeper" grep -q "^TracerPid:.*\s$tracer\$" "/proc/$keeper/status"
+    kill_service node1
+    SERVICE=$(service_pid node1)
+    [ "$REGISTRY" = file ] || wanted+=(registry)
+    [ "$KERNEL_PATH" != auto ] || wanted+=(flows)
+    for ((thread = 0; thread < WORKERS; thread++)); do wanted+=("worker-$thread"); done
+    for thread in "${wanted[@]}"; do until_true 5 "the thread $thread has renounced files" has_renounced "$thread" || true; done
+    while read -r thread; do
+        found+="$(cat "/proc/$SERVICE/task/$thread/comm" 2>/dev/null) "
+    done < <(sed -nE 's/^([0-9]+) +landlock_restrict_self\(.*= 0$/\1/p' "$SCRATCH/landlock")
+    say "threads that have renounced files: $found"
+    stop "$tracer" INT
+}
+
+# has_renounced NAME: the thread of that name.
+has_renounced() {
+    local thread
+    for thread in "/proc/$SERVICE/task"/*; do
+        if [ "$(cat "$thread/comm" 2>/dev/null)" = "$1" ]; then
+            grep -qE "^$(basename "$thread") +landlock_restrict_self\(.*= 0\$" "$SCRATCH/landlock"
+            return
+        fi
+    done
+    return 1
 }
 
 # The service's other threads: what they are refused is noted alone.
@@ -177,7 +215,10 @@ calls() {
 
 export TARTAN_FAULTS=escape
 say "workers under strace: backend $BACKEND, families $FAMILIES, workers $WORKERS"
-lab_up --backend "$BACKEND" --inside "$FAMILIES" --outside "$FAMILIES"
+OPTIONS=()
+[ "$REGISTRY" = file ] || OPTIONS=(--registry "$REGISTRY")
+lab_up --backend "$BACKEND" --inside "$FAMILIES" --outside "$FAMILIES" "${OPTIONS[@]}"
+renounced
 SERVICE=$(service_pid node1)
 mapfile -t THREADS < <(workers)
 equal "worker threads of the service" "$WORKERS" "${#THREADS[@]}"
@@ -204,7 +245,7 @@ lab stop node1 >/dev/null
 wait "$STRACE" || true
 wait "$OTHERS" || true
 [ -s "$SCRATCH/refused" ] || fail "strace has seen no call of the other threads fail: $(cat "$SCRATCH/strace.others")"
-equal "calls of other threads that were refused" '' "$(grep ' EPERM ' "$SCRATCH/refused" | sed -nE 's/^([0-9]+ +)?([a-z_0-9]+)\(.*/\2/p' | sort | uniq -c)"
+equal "calls of other threads that were refused" '' "$(grep -E ' (EPERM|EACCES|EXDEV) ' "$SCRATCH/refused" | sed -nE 's/^([0-9]+ +)?([a-z_0-9]+)\(.*/\2/p' | sort | uniq -c)"
 mapfile -t CALLED < <(calls | cut -d '(' -f 1 | sort -u)
 say "called: ${CALLED[*]}"
 [ "${#CALLED[@]}" -gt 5 ] || fail "strace has seen only ${#CALLED[@]} calls: $(cat "$SCRATCH/strace")"

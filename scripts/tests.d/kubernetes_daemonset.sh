@@ -101,7 +101,7 @@ by_helm() {
         HELM_DATA_HOME="$SCRATCH/helm/data" "$HELM/helm" "$@"
 }
 
-# docs/kubernetes.md, word for word but for the image's name, which is the one that scripts/release gives it; as for Kubernetes
+# As docs/kubernetes.md says, with the image's name that scripts/release gives it; as for Kubernetes
 # before 1.22.
 install_tartan() {
     case $WAY in

@@ -186,6 +186,8 @@ stuck() {
     kill -CONT "$pid" 2>/dev/null || true
     until_true 10 "node1 is served after a service that hung" agent_json node1 status
     say "a service that hangs: $(jq -c '{outcome, reason, error}' "$SCRATCH/upgrade"), exit code $code"
+    [ "$code" != 0 ] || fail "an upgrade succeeded whose old service was stopped: $(cat "$SCRATCH/upgrade")"
+    if [ "$(service_pid node1)" = "$pid" ]; then fail "the service that hung still serves"; fi
 }
 
 # upgradable PROGRAM: whether an agent of it can be upgraded to this release, and back.

@@ -113,6 +113,8 @@ pub struct KernelPathControl {
     facts: Option<Facts>,
     /// The peers that the programs of the service before sent to, and when this one took them.
     sent_before: Option<(HashSet<Ipv4Addr>, Instant)>,
+    /// The tables were loaded anew, so that they have another mark than those before, and `gro_in` is still to be attached.
+    has_new_mark: bool,
     /// Where it is in use, or was to be.
     site: Option<Site>,
     /// Where programs of ours are attached; `None` until that was looked for.
@@ -181,6 +183,7 @@ impl KernelPathControl {
             path: None,
             facts: None,
             sent_before: None,
+            has_new_mark: false,
             site: None,
             hooks: None,
             is_gone: false,

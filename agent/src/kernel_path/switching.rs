@@ -261,6 +261,7 @@ impl KernelPathControl {
             None => KernelPath::load(Sizes::for_cluster(with.spec.cluster.peers.len()))?,
         };
         let path = SharedPath::new(path);
+        self.has_new_mark = !is_adopted;
         if !is_adopted {
             self.deposit(with.keeper, &path, names).await?;
         }
@@ -337,9 +338,8 @@ impl KernelPathControl {
     ) -> Result<(), OffReason> {
         let before = self.known_hooks(host).await?;
         let wanted = site.hooks();
-        let mut has_new_mark = false;
         for (hook, program) in &wanted {
-            if *program == Program::GroIn && has_new_mark {
+            if *program == Program::GroIn && std::mem::take(&mut self.has_new_mark) {
                 // What the program before has marked by its own mark is on its way to the one that knows it.
                 sleep(DRAIN).await;
             }
@@ -351,10 +351,7 @@ impl KernelPathControl {
             let attached = host.attach(hook, program.name(), descriptor.as_fd()).await;
             match attached {
                 Ok(false) => {}
-                Ok(true) => {
-                    has_new_mark |= *program == Program::UnderlayIn;
-                    self.note(&format!("attached {} to {}", program.name(), hook.device));
-                }
+                Ok(true) => self.note(&format!("attached {} to {}", program.name(), hook.device)),
                 // A pod may end at any moment.
                 Err(_) if site.pod_ends.iter().any(|(index, _)| *index == hook.index) => {}
                 Err(error) => return Err(error.into()),

@@ -64,7 +64,7 @@ impl fmt::Display for KernelPathError {
         match self {
             KernelPathError::NotPermitted(error) => write!(
                 f,
-                "not permitted to load BPF programs ({error}): run as root, or with CAP_BPF and CAP_NET_ADMIN (before \
+                "not permitted to load BPF programs ({error}): run as root, or with CAP_BPF and CAP_NET_ADMIN, under systemd with the drop-in tartan-kernel-path.conf (before \
                  Linux 5.8 CAP_SYS_ADMIN), and with a seccomp profile that allows bpf(2)"
             ),
             KernelPathError::NotSupported { what, source } => write!(

@@ -9,6 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Has the calling thread traced by its parent (`PTRACE_TRACEME`, ptrace(2)).
 pub(crate) fn be_traced() -> io::Result<()> {
+    // WHY: no crate that is used here wraps ptrace(2).
     // SAFETY: the request has no argument: "The pid, addr, and data arguments are ignored" (ptrace(2)).
     match unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } {
         0 => Ok(()),

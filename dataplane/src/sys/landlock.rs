@@ -25,26 +25,28 @@ pub fn renounce(what: Renounced) -> io::Result<bool> {
         return Ok(false);
     };
     let attribute = handled(what, version);
-    // WHY: no crate that is used here wraps it, and of its rules none is needed.
+    // WHY: no crate that is used here wraps the calls of Landlock, of which no rule is needed.
     // SAFETY: the kernel reads as many bytes as it is told, which are those of the attribute, and it lives longer than the call.
     let ruleset = unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
             &raw const attribute,
             size_of_val(&attribute),
-            0,
+            0_u32,
         )
     };
     let ruleset = libc::c_int::try_from(ruleset).map_err(io::Error::other)?;
     if ruleset < 0 {
         return Err(io::Error::last_os_error());
     }
+    // WHY: as above.
     // SAFETY: takes two numbers; the descriptor is that of the call above.
-    let restricted = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0) };
+    let restricted = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0_u32) };
     let outcome = match restricted {
         0 => Ok(true),
         _ => Err(io::Error::last_os_error()),
     };
+    // WHY: an OwnedFd of a number needs a promise as this does.
     // SAFETY: the descriptor is that of the call above, and nothing else knows it.
     unsafe { libc::close(ruleset) };
     outcome
@@ -53,12 +55,13 @@ pub fn renounce(what: Renounced) -> io::Result<bool> {
 /// The version of Landlock's interface; `None` where there is none, or where a filter of system calls around the program, as of an
 /// older container runtime, refuses to say it.
 fn version() -> Option<u32> {
+    // WHY: as above.
     // SAFETY: with this flag the kernel takes no attribute, and says a number (landlock_create_ruleset(2)).
     let version = unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
             std::ptr::null::<u64>(),
-            0,
+            0_usize,
             CREATE_RULESET_VERSION,
         )
     };

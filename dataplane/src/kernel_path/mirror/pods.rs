@@ -74,8 +74,12 @@ impl Pods {
             if self.written.contains_key(address) {
                 continue;
             }
-            let full = || KernelPathError::Full { table: "pods" };
-            let number = self.numbers.take().ok_or_else(full)?;
+            let number = match (self.numbers.take(), facts.end) {
+                (Some(number), _) => number,
+                // It would only be counted.
+                (None, None) => continue,
+                (None, Some(_)) => return Err(KernelPathError::Full { table: "pods" }),
+            };
             if number.reused {
                 tables.clear_pod_counts(number.value)?;
             }
