@@ -297,6 +297,7 @@ impl State {
             restarts: self.restarts,
             last_end: self.last_end,
             has_forwarded: true,
+            is_reread_due: false,
             forwarding_since: Some(Instant::now()),
             upgraded: self.upgraded,
         };

@@ -248,7 +248,9 @@ async fn keep(
                 return Ok(Ended::HandedOver { is_stop_due });
             }
             Ok(Outcome::Died(ending)) => {
-                if let (Some(code), false) = (ending.code(), keeper.has_forwarded) {
+                let is_reread_due = std::mem::take(&mut keeper.is_reread_due);
+                let must_work = !keeper.has_forwarded && !is_reread_due;
+                if let (Some(code), true) = (ending.code(), must_work) {
                     error!(
                         "the service {} before it forwarded; not started again",
                         ending.words()

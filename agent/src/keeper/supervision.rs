@@ -54,6 +54,8 @@ pub(super) struct Keeper {
     pub(super) restarts: u64,
     pub(super) last_end: Option<String>,
     pub(super) has_forwarded: bool,
+    /// A service that waited for its registry was asked to end, so that the next one reads its files.
+    pub(super) is_reread_due: bool,
     /// When the present service, or the last one, began to forward.
     pub(super) forwarding_since: Option<Instant>,
     /// The latest upgrade.
@@ -75,6 +77,7 @@ impl Keeper {
             restarts: 0,
             last_end: None,
             has_forwarded: false,
+            is_reread_due: false,
             forwarding_since: None,
             upgraded: None,
         };
@@ -278,7 +281,12 @@ impl Keeper {
                 is_stop = signals.stop_or_reload() => match is_stop {
                     true => return Attended::End(Verdict::Stop),
                     // It ends, and the next one starts by the files as they are.
-                    false if running.is_waiting => self.reload(service),
+                    false if running.is_waiting => {
+                        self.is_reread_due = true;
+                        if let Err(error) = service.reload() {
+                            warn!(%error, "the service cannot be asked to read its files again");
+                        }
+                    }
                     // A service that starts reads its files, or has read them already.
                     false if self.forwarding_since.is_none() => running.is_reload_due = true,
                     false => self.reload(service),

@@ -166,27 +166,41 @@ fn lives(node: &Node) -> (i64, i64, u64) {
     (keeper, service, status["restarts"].as_u64().unwrap())
 }
 
-/// A registry that was named wrongly is waited for without end: a reload has the service start by the corrected file.
+/// A registry that was named wrongly is waited for without end, at a first start too: a reload has the next service start by the
+/// corrected file.
 #[test]
 fn a_hangup_ends_the_wait_for_a_registry() {
-    let mut cluster = Cluster::empty(TARTAN, "vxlan");
-    let file = cluster.node(1).root.join("etc/tartan/tartan.toml");
-    fs::create_dir_all(file.parent().unwrap()).unwrap();
-    // Nothing listens there.
-    let wrong = "registry = \"etcd\"\netcd-endpoints = [\"http://127.0.0.1:1\"]\n";
-    fs::write(&file, wrong).unwrap();
-    cluster.launch(1);
+    let cluster = Cluster::empty(TARTAN, "vxlan");
     let node = cluster.node(1);
-    eventually("it waits", || {
-        node.tartan(&["status"])
-            .1
-            .contains("waits for its registry")
+    let file = node.root.join("etc/tartan/tartan.toml");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let log = || fs::read_to_string(node.root.join("log-of-wait")).unwrap_or_default();
+    // No process listens at either port.
+    let name_port = |port| {
+        let text = format!("registry = \"etcd\"\netcd-endpoints = [\"http://127.0.0.1:{port}\"]\n");
+        fs::write(&file, text + "iface = [\"lo\"]\n").unwrap();
+    };
+    name_port(1);
+    let mut agent = node.inside(|| {
+        Command::new(TARTAN)
+            .arg("--root")
+            .arg(&node.root)
+            .arg("run")
+            .stderr(fs::File::create(node.root.join("log-of-wait")).unwrap())
+            .spawn()
+            .unwrap()
     });
-    fs::write(&file, "").unwrap();
-    let lock = fs::read_to_string(node.root.join("run/tartan/lock")).unwrap();
-    kill(lock.trim().parse().unwrap(), "HUP");
-    eventually("it forwards", || node.tartan(&["status"]).0 < 2);
-    assert_eq!(cluster.stop(1), Some(0));
+    eventually("it waits", || log().contains("etcd http://127.0.0.1:1 "));
+    name_port(2);
+    kill(agent.id().into(), "HUP");
+    eventually("the next service waits for the other one", || {
+        log().contains("etcd http://127.0.0.1:2 ")
+    });
+    let (code, text) = node.tartan(&["status"]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("waits for its registry"), "{text}");
+    kill(agent.id().into(), "TERM");
+    assert_eq!(agent.wait().unwrap().code(), Some(0));
 }
 
 fn kill(pid: i64, signal: &str) {
