@@ -337,7 +337,7 @@ kill_all() {
     equal "kills" "$TIMES" "$turn"
     read -r sent _ answered _ <"$SCRATCH/sent"
     say "datagrams across $TIMES kills: $sent sent, $answered answered"
-    # From which number on how many did not arrive, and how long after the start of the next agent.
+    # From which number on how many did not come in their order, or not at all, and how long after the start of the next agent.
     awk 'NR == FNR { began[++kills] = $2; next }
         FNR > 1 && $2 > last + 1 {
             while (kill < kills && began[kill + 1] <= $1) kill++
