@@ -1,10 +1,11 @@
 //! What the service's process gives up before it has a second thread. The workers give up far more
 //! (`dataplane/src/engine/confinement.rs`).
 //!
-//! Theory of operation. The service executes no program, looks into other processes only for the name of one that holds a port, and
-//! changes nothing of the machine but its network. So before anything else it renounces, for all of its threads and for good: being traced, read or dumped by its own
-//! user (`PR_SET_DUMPABLE`, which ends core files too); every capability but those of [`needed`]; privileges by an executed program
-//! (`PR_SET_NO_NEW_PRIVS`); and the system calls of [`REFUSED`], which fail with EPERM.
+//! Theory of operation. The service executes no program, looks into other processes only for the name of one that holds a port,
+//! and changes nothing of the machine but its network. So before anything else it renounces, for all of its threads and for good:
+//! being traced, read or dumped by its own user (`PR_SET_DUMPABLE`, which ends core files too); every capability but those of
+//! [`needed`]; privileges by an executed program (`PR_SET_NO_NEW_PRIVS`); and the system calls of [`REFUSED`], which fail with
+//! EPERM.
 //!
 //! This list says what is refused, and not what is allowed, as the workers' does: registries, resolvers and TLS bring system
 //! calls that change with the version of a library, and a node whose control plane fails by its own filter is worse off.

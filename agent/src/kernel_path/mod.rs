@@ -113,7 +113,7 @@ pub struct KernelPathControl {
     facts: Option<Facts>,
     /// The peers that the programs of the service before sent to, and when this one took them.
     sent_before: Option<(HashSet<Ipv4Addr>, Instant)>,
-    /// The tables were loaded anew, so that they have another mark than those before, and `gro_in` is still to be attached.
+    /// The tables were loaded anew, so that they have another mark than those before, and no program has been attached since.
     has_new_mark: bool,
     /// Where it is in use, or was to be.
     site: Option<Site>,

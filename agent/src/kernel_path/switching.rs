@@ -338,8 +338,10 @@ impl KernelPathControl {
     ) -> Result<(), OffReason> {
         let before = self.known_hooks(host).await?;
         let wanted = site.hooks();
+        // Of this call alone: a VXLAN device that is new has no program before, and must not wait for one.
+        let has_new_mark = std::mem::take(&mut self.has_new_mark);
         for (hook, program) in &wanted {
-            if *program == Program::GroIn && std::mem::take(&mut self.has_new_mark) {
+            if *program == Program::GroIn && has_new_mark {
                 // What the program before has marked by its own mark is on its way to the one that knows it.
                 sleep(DRAIN).await;
             }
