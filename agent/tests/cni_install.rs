@@ -231,6 +231,48 @@ fn what_was_installed_under_another_name_of_the_root_is_removed() {
     }
 }
 
+/// Killed at its first list, an installation has the record, the program and a temporary file above the list's directory,
+/// or in it where that is a mount; killed before that, a temporary file of the record, or of the program.
+#[test]
+fn what_killed_installations_have_left_goes_with_a_removal() {
+    let host = HostRoot::new();
+    host.cni("install", &[]);
+    fs::remove_file(host.list()).unwrap();
+    remains_of_killed(&host);
+    // Of one that was killed at the record, where an agent has its state.
+    let host = HostRoot::new();
+    for directory in ["etc/cni/net.d", "opt/cni/bin", "var/lib/tartan"] {
+        fs::create_dir_all(host.at(directory)).unwrap();
+    }
+    let left = host.at("var/lib/tartan/.12.cni-installed.json.new");
+    fs::write(&left, "half").unwrap();
+    let (code, text) = host.cni("uninstall", &["--dry-run"]);
+    assert_eq!(code, 0, "{text}");
+    said(&text, &["cni-installed.json.new"]);
+    assert!(left.exists());
+    let (code, text) = host.cni("uninstall", &[]);
+    assert_eq!(code, 0, "{text}");
+    assert!(!left.exists(), "{text}");
+}
+
+fn remains_of_killed(host: &HostRoot) {
+    let left = [
+        host.at("etc/cni/.12.10-tartan.conflist.new"),
+        host.at("etc/cni/net.d/.12.10-tartan.conflist.new"),
+        host.at("opt/cni/bin/.12.tartan-cni.new"),
+        host.at("var/lib/tartan/.12.cni-installed.json.new"),
+    ];
+    for path in &left {
+        fs::write(path, "half").unwrap();
+    }
+    let (code, text) = host.cni("uninstall", &[]);
+    assert_eq!(code, 0, "{text}");
+    for path in left {
+        assert!(!path.exists(), "{} is still there:\n{text}", path.display());
+    }
+    assert!(!host.at("var/lib/tartan").exists(), "{text}");
+}
+
 /// Whatever the record names, the plugin may be in the default directories too.
 #[test]
 fn the_default_directories_are_looked_through_beside_the_record() {

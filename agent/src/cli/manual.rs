@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Command, CommandFactory};
-use clap_complete::{Shell, generate_to};
+use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
 use super::{Cli, OK, PROBLEM, complain, print};
@@ -52,18 +52,17 @@ fn write(dir: &Path) -> io::Result<usize> {
         fs::write(man.join(format!("{name}.1")), text)?;
         files += 1;
     }
-    for (shell, folder) in [
-        (Shell::Bash, "bash-completion/completions"),
-        (Shell::Zsh, "zsh/site-functions"),
-        (Shell::Fish, "fish/vendor_completions.d"),
+    // Written under the final name, so that scripts/uninstall also finds what a killed run left.
+    for (shell, folder, file) in [
+        (Shell::Bash, "bash-completion/completions", "tartan"),
+        (Shell::Zsh, "zsh/site-functions", "_tartan"),
+        (Shell::Fish, "fish/vendor_completions.d", "tartan.fish"),
     ] {
         let folder = dir.join(folder);
         fs::create_dir_all(&folder)?;
-        let written = generate_to(shell, &mut Cli::command(), NAME, &folder)?;
-        // bash-completion loads the file that has the command's name.
-        if shell == Shell::Bash {
-            fs::rename(written, folder.join(NAME))?;
-        }
+        let mut text = Vec::new();
+        generate(shell, &mut Cli::command(), NAME, &mut text);
+        fs::write(folder.join(file), text)?;
         files += 1;
     }
     Ok(files)

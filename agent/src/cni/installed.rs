@@ -101,6 +101,11 @@ impl Installed {
         lists.any(|list| list.path == path && list.texts.iter().any(|t| t.as_bytes() == bytes))
     }
 
+    /// Temporary files of the record that killed writers left.
+    pub fn temporaries(root: &Path) -> Vec<PathBuf> {
+        atomic_file::temporaries(&path(root), &root.join(STATE_DIR))
+    }
+
     /// Writes the record, or removes it once it names nothing.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! because a pod may have come in between. If one has, the configuration is put back: without it the runtime could not
 //! delete that pod. A list that was edited is set aside under a name that no runtime reads.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -130,11 +131,13 @@ pub fn uninstall(options: &UninstallOptions) -> Result<Report, CniError> {
             return Err(error);
         }
     }
-    for SetAside { from, to } in away {
-        let within = from.ancestors().skip(1).take(2);
-        for directory in within {
-            remove_leftovers(options, &from, directory, &mut done)?;
+    for conf in written(&away, &installed, &places) {
+        // conf_dir::write makes it above the directory that runtimes watch.
+        for directory in conf.ancestors().skip(1).take(2) {
+            remove_leftovers(options, &conf, directory, &mut done)?;
         }
+    }
+    for SetAside { from, to } in away {
         let now = if to.exists() { &to } else { &from };
         let as_installed = fs::read(now).is_ok_and(|bytes| {
             conf_list::is_as_installed(&bytes) || installed.wrote(&from, &bytes)
@@ -148,6 +151,9 @@ pub fn uninstall(options: &UninstallOptions) -> Result<Report, CniError> {
     for (program, directory) in places.programs().zip(&places.bin_dirs) {
         remove_leftovers(options, &program, directory, &mut done)?;
         done.steps.push(remove(options, &program)?);
+    }
+    for leftover in Installed::temporaries(&options.root) {
+        done.steps.push(remove(options, &leftover)?);
     }
     if !options.dry_run && installed != Installed::default() {
         installed.forget(&places.bin_dirs, &places.conf_dirs);
@@ -174,6 +180,20 @@ fn interrupted(conf_dir: &Path) -> Result<Vec<SetAside>, CniError> {
         }
     }
     Ok(away)
+}
+
+/// The configurations whose temporary files may lie about: also one whose first installation was killed before the file
+/// had its name, which the record alone knows.
+fn written(away: &[SetAside], installed: &Installed, places: &Places) -> BTreeSet<PathBuf> {
+    let lists = installed.lists.iter();
+    let recorded = lists.filter(|list| {
+        let directory = list.directory();
+        directory.is_some_and(|directory| places.conf_dirs.contains(&directory))
+    });
+    let recorded = recorded.map(|list| list.path.clone());
+    recorded
+        .chain(away.iter().map(|list| list.from.clone()))
+        .collect()
 }
 
 /// Those with our plugin in them. Warns of what cannot be read.
