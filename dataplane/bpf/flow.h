@@ -7,6 +7,9 @@
  * (rules, routes, links), the generation of the peer and that of the pod; each is one word that control writes. Half a
  * minute before an entry ends, one packet a second takes the slow path, so that the rules see it, and control is asked
  * anew. Control learns of flows from `seen` on the slow path.
+ *
+ * While neither service nor keeper runs, the tunnel device has no carrier, and the host's stack refuses what it would
+ * route there: then no packet of a flow is passed on for judgement, or as bulk, and entries end unrenewed.
  */
 #ifndef TARTAN_FLOW_H
 #define TARTAN_FLOW_H
@@ -14,26 +17,85 @@
 #include "maps.h"
 #include "parse.h"
 
-/* Whether the entry holds. `pod` is the pod that has the local address, and `peer` what the entry names. */
-static __always_inline bool is_live(const struct flow *flow, const struct settings *set, const struct peer *peer,
-				    const struct pod *pod, __u64 now)
+/* Whether all is as it was when control judged the flow. `pod` is the pod that has the local address, and `peer` what the
+ * entry names. */
+static __always_inline bool is_as_judged(const struct flow *flow, const struct settings *set, const struct peer *peer,
+					 const struct pod *pod)
 {
-	return now < flow->until && flow->epoch == set->epoch && flow->peer_generation == peer->generation &&
+	return flow->epoch == set->epoch && flow->peer_generation == peer->generation &&
 	       flow->pod_generation == pod->generation && flow->ifindex == pod->ifindex;
 }
 
-/* ADMITTED if the flow's packet takes the fast path, or why not. */
-static __always_inline int follow(struct flow *flow, const struct settings *set, const struct peer *peer,
-				  const struct pod *pod, __u64 now)
+/* Whether the entry holds. */
+static __always_inline bool is_live(const struct flow *flow, const struct settings *set, const struct peer *peer,
+				    const struct pod *pod, __u64 now)
+{
+	return now < flow->until && is_as_judged(flow, set, peer, pod);
+}
+
+/* AF_INET of sys/socket.h, which needs the headers of a C library. */
+#define FAMILY_IPV4 2
+
+/* The device by which the host's stack routes what comes from the pod's `address` to `remote`; 0 where it does not. */
+static __always_inline __u32 routed_by(struct __sk_buff *skb, __u32 ifindex, __be32 address, __be32 remote)
+{
+	struct bpf_fib_lookup way = {
+		.family = FAMILY_IPV4,
+		.ifindex = ifindex,
+		.ipv4_src = address,
+		.ipv4_dst = remote,
+	};
+
+	switch (bpf_fib_lookup(skb, &way, sizeof(way), 0)) {
+	case BPF_FIB_LKUP_RET_SUCCESS:
+	case BPF_FIB_LKUP_RET_NO_NEIGH:
+	/* What arrives still has its outer headers. */
+	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
+		return way.ifindex;
+	default:
+		return 0;
+	}
+}
+
+/* Whether a packet of a pod reaches the tunnel device if it is passed on. */
+static __always_inline bool reaches_tunnel(struct __sk_buff *skb, const struct settings *set, const struct flow_key *key)
+{
+	return routed_by(skb, skb->ifindex, key->source, key->destination) == set->tunnel_ifindex;
+}
+
+/* Whether the flow's next packet is to be judged anew. */
+static __always_inline bool is_probe_due(struct flow *flow, __u64 now)
+{
+	if (flow->until - now >= PROBE_BEFORE || now - flow->probed < PROBE_EVERY)
+		return false;
+	flow->probed = now;
+	return true;
+}
+
+/* ADMITTED if the packet of the pod takes the fast path, or why not. */
+static __always_inline int follow_out(struct __sk_buff *skb, struct flow *flow, const struct settings *set,
+				      const struct peer *peer, const struct pod *pod, const struct flow_key *key,
+				      __u64 now)
 {
 	if (!is_live(flow, set, peer, pod, now))
 		return PASS_STALE_FLOW;
-	if (flow->until - now < PROBE_BEFORE && now - flow->probed >= PROBE_EVERY) {
-		flow->probed = now;
-		flow->probing = 1;
-		return PASS_PROBE;
-	}
-	return ADMITTED;
+	if (!is_probe_due(flow, now) || !reaches_tunnel(skb, set, key))
+		return ADMITTED;
+	flow->probing = 1;
+	return PASS_PROBE;
+}
+
+/* The same of a packet to the pod. The stack takes it where it has a way back, by whichever device. */
+static __always_inline int follow_in(struct __sk_buff *skb, struct flow *flow, const struct settings *set,
+				     const struct peer *peer, const struct pod *pod, const struct flow_key *key,
+				     __u64 now)
+{
+	if (!is_live(flow, set, peer, pod, now))
+		return PASS_STALE_FLOW;
+	if (!is_probe_due(flow, now) || !routed_by(skb, flow->ifindex, key->destination, key->source))
+		return ADMITTED;
+	flow->probing = 1;
+	return PASS_PROBE;
 }
 
 /* Two CPUs may count for one flow. */
@@ -79,6 +141,14 @@ static __always_inline void post(__u32 kind, __u32 peer, __u32 epoch, __u32 mtu,
 	bpf_ringbuf_submit(event, 0);
 }
 
+static __always_inline void forget_seen(const struct flow_key *key)
+{
+	struct seen *seen_before = bpf_map_lookup_elem(&seen, key);
+
+	if (seen_before)
+		seen_before->packets = 0;
+}
+
 /* Whether this packet of a flow without entry is one at which the flow is proposed. */
 static __always_inline bool count_seen(const struct flow_key *key, const struct settings *set)
 {
@@ -113,12 +183,19 @@ static __always_inline bool is_to_propose(const struct settings *set, __u64 now,
 	if (!(set->flags & KERNEL_PATH_FLOWS) || !pod || !pod->ifindex || !inner->is_flow || inner->ends)
 		return false;
 	flow = bpf_map_lookup_elem(flows, &inner->key);
-	if (flow && is_live(flow, set, peer, pod, now)) {
-		/* Other packets than the probe come here too: too large, say. */
-		if (!flow->probing)
-			return false;
-		flow->probing = 0;
-		return true;
+	if (flow && is_as_judged(flow, set, peer, pod)) {
+		if (now < flow->until) {
+			/* Other packets than the probe come here too: too large, say. */
+			if (!flow->probing)
+				return false;
+			flow->probing = 0;
+			return true;
+		}
+		/* It was not refused: its entry came to its end, and it is counted from the start. */
+		if (flow->until) {
+			flow->until = 0;
+			forget_seen(&inner->key);
+		}
 	}
 	return count_seen(&inner->key, set);
 }

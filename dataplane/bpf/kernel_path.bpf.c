@@ -21,10 +21,10 @@
  *
  * Kernels: from 5.15 on. No loop remains after unrolling, no kfunc, no dynptr, no bpf_loop, no atomic that returns a
  * value (arm64 translates those only from 5.18 on). The youngest helpers are bpf_redirect_peer (5.10), bpf_csum_level
- * and the ring buffer (5.8), the youngest flag is BPF_F_ADJ_ROOM_ENCAP_L2_ETH (5.13). Packet pointers are read again
- * after each helper that may move the packet. At most 200 bytes of stack are used. None of the helpers is GPL-only: in
- * net/core/filter.c, kernel/bpf/helpers.c and kernel/bpf/ringbuf.c all used here have gpl_only = false,
- * bpf_ktime_get_ns since 5.8; the licence below is compatible with the GPL in any case. Headers are read and written as
+ * and the ring buffer (5.8), the youngest flag is BPF_F_ADJ_ROOM_ENCAP_L2_ETH (5.13); bpf_fib_lookup says by which
+ * device also where it knows no neighbour from 5.10 on. Packet pointers are read again after each helper that may move
+ * the packet. At most 248 bytes of stack are used. Of the helpers bpf_fib_lookup alone is GPL-only (gpl_only in
+ * net/core/filter.c), and the licence below is compatible with the GPL. Headers are read and written as
  * 16- and 32-bit words: x86-64 and arm64 allow it at any address, and so does their verifier.
  */
 #include <linux/bpf.h>
@@ -121,12 +121,12 @@ int pod_out(struct __sk_buff *skb)
 	flow = bpf_map_lookup_elem(&flows_out, &inner.key);
 	if (!flow)
 		return pass(PASS_NO_FLOW);
-	if (is_bulk_tcp(set, &inner, now))
+	if (is_bulk_tcp(set, &inner, now) && reaches_tunnel(skb, set, &inner.key))
 		return pass(PASS_BULK_TCP);
 	peer = bpf_map_lookup_elem(&peers, &flow->peer);
 	if (!peer)
 		return pass(PASS_STALE_FLOW);
-	reason = follow(flow, set, peer, pod, now);
+	reason = follow_out(skb, flow, set, peer, pod, &inner.key, now);
 	if (reason != ADMITTED)
 		return pass(reason);
 	if (!(peer->flags & PEER_SEND))
@@ -392,8 +392,9 @@ static __always_inline int arrive(struct __sk_buff *skb, const struct settings *
 
 	if (flow && pod && !inner->ends && inner->ttl > 1 && (!mark || is_direct_tcp(&datagram, flow))) {
 		peer = bpf_map_lookup_elem(&peers, &flow->peer);
-		if (peer && follow(flow, set, peer, pod, now) == ADMITTED && (peer->flags & PEER_RECEIVE) &&
-		    peer->address == datagram.source && is_from_vtep(datagram.source_mac, set, peer)) {
+		if (peer && follow_in(skb, flow, set, peer, pod, &inner->key, now) == ADMITTED &&
+		    (peer->flags & PEER_RECEIVE) && peer->address == datagram.source &&
+		    is_from_vtep(datagram.source_mac, set, peer)) {
 			if (take_room(skb) != ADMITTED)
 				return to_service(skb, set, udp, PASS_REFUSED);
 			return deliver_to_pod(skb, flow, pod, inner, now);
@@ -521,7 +522,7 @@ int gro_in(struct __sk_buff *skb)
 		flow = bpf_map_lookup_elem(&flows_in, &inner.key);
 	/* underlay_in may have chosen the packet to be judged anew: then it must not take the short path here. */
 	if (flow && pod && inner.ttl > 1 && flow->peer == number && may_act(set, now) == ADMITTED &&
-	    follow(flow, set, peer, pod, now) == ADMITTED && !flow->probing) {
+	    follow_in(skb, flow, set, peer, pod, &inner.key, now) == ADMITTED && !flow->probing) {
 		/* The frame was to our VTEP, which is not the MAC of the VXLAN device. */
 		bpf_skb_change_type(skb, PACKET_HOST);
 		return deliver_to_pod(skb, flow, pod, &inner, now);

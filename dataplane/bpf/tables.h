@@ -136,7 +136,7 @@ enum {
 #define OUTER_BYTES 64
 
 struct flow {
-	/* Not followed from then on. */
+	/* Not followed from then on. A packet on the slow path after that makes it 0, once. */
 	__u64 until;
 	/* When a packet of it was passed to the slow path last, to be judged anew. */
 	__u64 probed;
@@ -186,8 +186,8 @@ struct event {
 
 /* Value of `seen`: packets (a super-packet is one) of a flow that the host's stack carried in this epoch. The flow is
  * proposed at flow_after packets, and while it has no entry, again at twice, four times, ... that many, and from
- * PROPOSE_MOST times that many on at each multiple: a flow that is refused costs control ever less. Path reports are
- * counted here too, each second (may_report). */
+ * PROPOSE_MOST times that many on at each multiple: a flow that is refused costs control ever less. One whose entry came
+ * to its end is counted from the start. Path reports are counted here too, each second (may_report). */
 struct seen {
 	__u32 epoch;
 	__u32 packets;

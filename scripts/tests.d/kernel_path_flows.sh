@@ -10,6 +10,7 @@
 #   revoke    a rule, a forgotten connection, a deleted pod, a pod with an address of before, a removed peer
 #   kill      the service is killed TIMES times under load: no datagram is lost
 #   kill-all  keeper and service are killed TIMES times, in turn on two nodes: flows go on meanwhile, nothing forged arrives
+#   dead      keeper and service of a node are killed and stay dead for TIMES seconds: no datagram of an installed flow is lost
 #   reuse     a peer goes, its underlay address becomes another node's, its pods' addresses become other pods'
 # alone: it measures how long a revocation takes
 # case: install kernel-path=auto
@@ -20,9 +21,11 @@
 # full: switch 1000 kernel-path=auto
 # full: switch 200 kernel-path=auto device-type=tap
 # full: kill 200 kernel-path=auto
-# full: kill-all 4 kernel-path=auto
+# case: kill-all 3 kernel-path=auto
+# case: dead 27 kernel-path=auto
 # full: kill-all 200 kernel-path=auto
 # full: kill-all 20 kernel-path=auto device-type=tap
+# full: dead 27 kernel-path=auto device-type=tap
 # full: install kernel-path=auto workers=2
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
@@ -344,6 +347,11 @@ kill_all() {
             printf "%d+%d, %.3f s after start %d\n", last + 1, $2 - last - 1, $1 - began[kill], kill
         }
         $2 > last { last = $2 }' "$SCRATCH/dead" "$SCRATCH/arrivals"
+    awk 'NR == FNR { began[++kills] = $2; next }
+        FNR > 1 && shown++ < 50 {
+            while (kill < kills && began[kill + 1] <= $1) kill++
+            printf "%d, sent %.3f s after start %d: no answer\n", $2, $1 - began[kill], kill
+        }' "$SCRATCH/dead" "$SCRATCH/sent"
     equal "answers across $TIMES kills" "$sent" "$answered"
     while read -r from until; do
         least=$(awk -v from="$from" -v until="$until" -v rate="$RATE" 'BEGIN { printf "%d", (until - from) * rate * 0.9 }')
@@ -361,6 +369,34 @@ kill_all() {
         same "programs, and descriptors of programs and tables, on $node" "${opened[$node]}" "$(open_in "$node")"
         say "$node: carrier changes before and after: ${carriers[$node]}and $(carriers "$node")"
     done
+}
+
+# An entry is renewed when it has 30 s left, so that each lasts for 30 s more at least. Several flows, begun one after another,
+# meet that moment at different times.
+dead() {
+    local flow keeper service sent answered senders=()
+    serve pod3
+    for ((flow = 0; flow < 5; flow++)); do
+        talk pod1 pod3 "sent$flow" $((9001 + flow)) 9000
+        senders+=("$SENDER")
+        # For connection tracking UDP is a stream after 2 s, and before that it forgets it after 30 s, and so does an entry.
+        sleep 4
+    done
+    until_true 10 "both directions of each are installed on node1" more_than 9 flows node1 installed
+    until_true 10 "and on node2" more_than 9 flows node2 installed
+    keeper=$(cat "$LAB_STATE/node1/pid")
+    service=$(pgrep -P "$keeper")
+    kill -KILL "$keeper" "$service"
+    sleep "$TIMES"
+    for flow in "${senders[@]}"; do kill -TERM "$flow"; done
+    for ((flow = 0; flow < 5; flow++)); do
+        wait "${senders[flow]}" || fail "the sender of flow $flow"
+        read -r sent _ answered _ <"$SCRATCH/sent$flow"
+        equal "flow $flow: answers while node1 is dead for $TIMES s" "$sent" "$answered"
+    done
+    lab start node1 >/dev/null
+    until_true 10 "the kernel path of node1 is in use again" kernel_path_in_use node1
+    stop "$SERVER"
 }
 
 # list_of NODE PROGRAM: an awk program changes the entries of the node's list, as a whole, as an editor does.
@@ -470,11 +506,12 @@ switch) switch ;;
 revoke) revoke ;;
 kill) kill_services ;;
 kill-all) kill_all ;;
+dead) dead ;;
 reuse) reuse ;;
 *) die "not known: $WHAT" ;;
 esac
 for NODE in node1 node2; do
-    case $WHAT in revoke | reuse) ;; *) law_one "$NODE" ;; esac
+    case $WHAT in revoke | reuse | dead) ;; *) law_one "$NODE" ;; esac
     say "$NODE refused: $(agent_json "$NODE" status | jq -c '[.kernel_path.flows.refused[] | select(.count > 0) | "\(.reason) \(.count)"]')"
     say "$NODE revoked all: $(agent_json "$NODE" status | jq -c '[.kernel_path.flows.revoked[] | select(.count > 0) | "\(.cause) \(.count)"]')"
 done

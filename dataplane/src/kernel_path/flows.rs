@@ -105,7 +105,7 @@ pub enum InstallError {
 pub struct FlowEntry {
     /// The flow.
     pub key: FlowKey,
-    /// Not followed from then on (CLOCK_MONOTONIC).
+    /// Not followed from then on (CLOCK_MONOTONIC); zero once a later packet found it so.
     pub until: Duration,
     /// When its latest packet came; zero if none has.
     pub last_seen: Duration,
@@ -210,7 +210,8 @@ impl FlowTable {
         direct.set(&key, &flow)?;
         // One that the programs did not follow any more changes its path again.
         let is_live = before.is_some_and(|before| {
-            before.epoch == flow.epoch
+            before.until != 0
+                && before.epoch == flow.epoch
                 && before.peer_generation == flow.peer_generation
                 && before.pod_generation == flow.pod_generation
         });

@@ -1,5 +1,7 @@
 //! Flows that control has installed: `pod_out` and `underlay_in` past the host's stack, and how they are proposed.
 
+use testbed::Namespace;
+
 use crate::outbound::check_encapsulated;
 use crate::packets::*;
 use crate::rig::*;
@@ -11,6 +13,24 @@ fn rig() -> Rig {
         ..Settings::default()
     });
     rig
+}
+
+/// A namespace whose stack routes to node 2 by a tunnel device, and a rig with settings that know it as that.
+fn routed(flags: u32) -> (Namespace, Rig) {
+    let host = Namespace::new("routed");
+    host.ip("tuntap add tunnel mode tun");
+    host.ip("link set lo up");
+    host.ip("link set tunnel up");
+    host.ip("route add 10.244.2.0/24 dev tunnel");
+    host.set("net/ipv4/conf/lo/forwarding", "1");
+    let index = host.shell("cat /sys/class/net/tunnel/ifindex");
+    let mut rig = Rig::new();
+    rig.settings(Settings {
+        flags,
+        devices: [70, index.trim().parse().unwrap()],
+        ..Settings::default()
+    });
+    (host, rig)
 }
 
 fn from_pod(inner: &Inner) -> Vec<u8> {
@@ -383,7 +403,11 @@ fn only_a_flow_that_holds_skips_the_vxlan_device() {
 /// The packet by which a flow is judged anew takes the device's way, and the stack's behind it.
 #[test]
 fn a_probe_of_a_direct_flow_reaches_the_stack() {
-    let mut rig = rig();
+    let (host, mut rig) = routed(ON | FLOWS);
+    host.inside(|| probe_of_direct_flow(&mut rig));
+}
+
+fn probe_of_direct_flow(rig: &mut Rig) {
     let inner = Inner {
         payload: vec![1; 2_000],
         ..Inner::back().tcp(0)
@@ -416,18 +440,16 @@ fn a_probe_of_a_direct_flow_reaches_the_stack() {
 /// For a tenth of a second no packet of the flow overtakes one that user space has.
 #[test]
 fn bulk_tcp_is_left_to_user_space_where_control_says_so() {
-    let mut rig = Rig::new();
-    let mut passes = |flags, inner: &Inner, gso_size| {
-        rig.settings(Settings {
-            flags,
-            ..Settings::default()
-        });
+    let mut without = rig();
+    let (host, mut rig) = routed(ON | FLOWS | BULK_TCP_PASSES);
+    let mut passes = |is_told: bool, inner: &Inner, gso_size| {
+        let rig = if is_told { &mut rig } else { &mut without };
         rig.flow("flows_out", key(inner), out_flow());
         let context = Context {
             gso_size,
             ..Context::default()
         };
-        let of_pod = rig.run("pod_out", &from_pod(inner), context);
+        let of_pod = host.inside(|| rig.run("pod_out", &from_pod(inner), context));
         let of_host = rig.run("tunnel_out", &inner.bytes(), context);
         [of_pod, of_host].map(|outcome| outcome.passes.contains(&"BulkTcp"))
     };
@@ -444,15 +466,14 @@ fn bulk_tcp_is_left_to_user_space_where_control_says_so() {
         transport: Transport::Tcp(4001, 5001, 0),
         ..small.clone()
     };
-    let on = ON | FLOWS | BULK_TCP_PASSES;
-    assert_eq!(passes(ON | FLOWS, &large, 1_000), [false; 2]);
-    assert_eq!(passes(on, &small, 0), [false; 2]);
-    assert_eq!(passes(on, &datagrams, 1_000), [false; 2]);
-    assert_eq!(passes(on, &large, 1_000), [true; 2]);
-    assert_eq!(passes(on, &small, 0), [true; 2], "it must not overtake");
-    assert_eq!(passes(on, &of_another_flow, 0), [false; 2]);
+    assert_eq!(passes(false, &large, 1_000), [false; 2]);
+    assert_eq!(passes(true, &small, 0), [false; 2]);
+    assert_eq!(passes(true, &datagrams, 1_000), [false; 2]);
+    assert_eq!(passes(true, &large, 1_000), [true; 2]);
+    assert_eq!(passes(true, &small, 0), [true; 2], "it must not overtake");
+    assert_eq!(passes(true, &of_another_flow, 0), [false; 2]);
     std::thread::sleep(std::time::Duration::from_millis(150));
-    assert_eq!(passes(on, &small, 0), [false; 2], "user space has none");
+    assert_eq!(passes(true, &small, 0), [false; 2], "user space has none");
 }
 
 /// Connection tracking calls such a packet invalid, so the rules must see it: it follows no flow and proposes none.
@@ -573,7 +594,11 @@ fn what_can_be_no_flow_is_not_proposed() {
 /// Half a minute before its end an entry lets one packet a second through the stack, and that one proposes it.
 #[test]
 fn a_flow_that_ends_soon_is_judged_anew() {
-    let mut rig = rig();
+    let (host, mut rig) = routed(ON | FLOWS);
+    host.inside(|| judged_anew(&mut rig));
+}
+
+fn judged_anew(rig: &mut Rig) {
     let (out, back) = (Inner::out(), Inner::back());
     let soon = 29_000_000_000;
     rig.flow(
@@ -613,6 +638,91 @@ fn a_flow_that_ends_soon_is_judged_anew() {
     std::thread::sleep(std::time::Duration::from_millis(1_010));
     let outcome = rig.run("pod_out", &from_pod(&out), Context::default());
     assert_eq!(outcome.passes, ["Probe"]);
+}
+
+/// Ways that take the packets of a pod to node 2 elsewhere than to the tunnel device, and whether what arrives from there
+/// is refused for it too. The first is what a service leaves that was killed with its keeper.
+const NO_TUNNEL: [(&str, bool); 4] = [
+    ("route add unreachable 10.244.0.0/16", true),
+    ("route replace unreachable 10.244.2.0/24", true),
+    ("route del 10.244.2.0/24", true),
+    ("route replace 10.244.2.0/24 dev lo", false),
+];
+
+/// With a device that loses its routes while no process holds it, as the service sets it.
+fn without_tunnel(flags: u32, way: &str) -> (Namespace, Rig) {
+    let (host, rig) = routed(flags);
+    host.set("net/ipv4/conf/tunnel/ignore_routes_with_linkdown", "1");
+    host.ip(way);
+    (host, rig)
+}
+
+/// What the host's stack would refuse is not given to it: nothing of the flow is lost while no process holds the tunnel
+/// device, and the entry ends when it would have ended.
+#[test]
+fn what_the_stack_would_refuse_is_not_judged_anew() {
+    for (way, refuses_back) in NO_TUNNEL {
+        let (host, mut rig) = without_tunnel(ON | FLOWS, way);
+        let (out, back) = (Inner::out(), Inner::back());
+        host.inside(|| {
+            for (until, holds) in [(29_000_000_000, true), (1_000_000_000, true), (-1, false)] {
+                let ends = |flow| Flow { until, ..flow };
+                rig.flow("flows_out", key(&out), ends(out_flow()));
+                rig.flow("flows_in", key(&back), ends(in_flow()));
+                let outcome = rig.run("pod_out", &from_pod(&out), Context::default());
+                assert_eq!(outcome.action == REDIRECTED, holds, "{way}: {until}");
+                let outcome = rig.run("underlay_in", &from_peer(&back), Context::default());
+                let is_short = outcome.packet[..6] == POD_MAC;
+                assert_eq!(is_short, holds && refuses_back, "{way}: {until}");
+            }
+        });
+    }
+}
+
+/// Nor is bulk that is user space's otherwise.
+#[test]
+fn bulk_tcp_stays_where_user_space_is_not_reached() {
+    let large = Inner {
+        payload: vec![1; 2_000],
+        ..Inner::out().tcp(0)
+    };
+    let gso = Context {
+        gso_size: 1_000,
+        ..Context::default()
+    };
+    for (way, _) in NO_TUNNEL {
+        let (host, mut rig) = without_tunnel(ON | FLOWS | BULK_TCP_PASSES, way);
+        rig.flow("flows_out", key(&large), out_flow());
+        let outcome = host.inside(|| rig.run("pod_out", &from_pod(&large), gso));
+        assert!(!outcome.passes.contains(&"BulkTcp"), "{way}");
+    }
+}
+
+/// A flow whose entry came to its end is not one that is refused: it is proposed after as few packets as a new one.
+#[test]
+fn a_flow_whose_entry_has_ended_is_counted_from_the_start() {
+    let mut rig = rig();
+    let out = Inner::out();
+    let packets_until_proposed = |rig: &mut Rig| {
+        (1..=u32::from(FLOW_AFTER) * 64)
+            .find(|_| {
+                rig.run("tunnel_out", &out.bytes(), Context::default());
+                !rig.posted().is_empty()
+            })
+            .unwrap()
+    };
+    for _ in 0..5 {
+        let ended = Flow {
+            until: -1,
+            ..out_flow()
+        };
+        assert_eq!(packets_until_proposed(&mut rig), u32::from(FLOW_AFTER));
+        rig.flow("flows_out", key(&out), ended);
+    }
+    // From here on it is refused.
+    assert_eq!(packets_until_proposed(&mut rig), u32::from(FLOW_AFTER));
+    assert_eq!(packets_until_proposed(&mut rig), u32::from(FLOW_AFTER));
+    assert_eq!(packets_until_proposed(&mut rig), 2 * u32::from(FLOW_AFTER));
 }
 
 /// Only what comes from a peer to the pod of this device; and nothing is touched or counted, whatever it is.

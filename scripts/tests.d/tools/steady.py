@@ -3,7 +3,10 @@
     steady.py serve ADDRESS PORT                 sends each datagram back; on SIGTERM prints when each came (seconds since
                                                  1970, by the kernel's time stamp) and its number, a line each
     steady.py send SOURCE PORT ADDRESS PORT RATE sends RATE datagrams a second until SIGTERM; prints then 'N sent,
-                                                 M answered' once the last answers had time to come
+                                                 M answered' once the last answers had time to come, then a line for
+                                                 each datagram without an answer: when it was sent, and its number
+
+SO_RCVBUFFORCE needs root: a buffer within the usual limit overflows while a process waits half a second for a core.
 """
 
 import socket
@@ -15,13 +18,14 @@ import time
 from ending import Ending
 
 SO_TIMESTAMPNS = 35
+SO_RCVBUFFORCE = 33
 
 
 def serve(address, port):
     arrivals = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        server.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
         server.bind((address, port))
         server.settimeout(0.1)
         while not ENDING.told:
@@ -40,8 +44,7 @@ def count_answers(client, answered):
     client.settimeout(0.1)
     while not (ENDING.told and answered.quiet > 5):
         try:
-            client.recv(2048)
-            answered.count += 1
+            answered.numbers.append(int.from_bytes(client.recv(2048)[:8]))
             answered.quiet = 0
         except TimeoutError:
             answered.quiet += 1
@@ -50,30 +53,35 @@ def count_answers(client, answered):
 
 
 class Answered:
-    count = 0
-    quiet = 0
+    def __init__(self):
+        self.numbers = []
+        self.quiet = 0
 
 
 def send(source, source_port, address, port, rate):
     answered = Answered()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        client.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
         client.bind((source, source_port))
         client.connect((address, port))
         reader = threading.Thread(target=count_answers, args=(client, answered))
         reader.start()
-        begin, sent = time.monotonic(), 0
+        begin, sent = time.monotonic(), []
         while not ENDING.told:
-            due = int((time.monotonic() - begin) * rate) - sent
+            due = int((time.monotonic() - begin) * rate) - len(sent)
             for _ in range(max(0, due)):
                 try:
-                    client.send(sent.to_bytes(8) + bytes(192))
+                    client.send(len(sent).to_bytes(8) + bytes(192))
                 except ConnectionRefusedError:
                     continue
-                sent += 1
+                sent.append(time.time())
             time.sleep(0.5 / rate)
         reader.join()
-    print(f"{sent} sent, {answered.count} answered")
+    print(f"{len(sent)} sent, {len(answered.numbers)} answered")
+    came = set(answered.numbers)
+    for number, moment in enumerate(sent):
+        if number not in came:
+            print(f"{moment:.6f} {number}")
 
 
 ENDING = Ending()
