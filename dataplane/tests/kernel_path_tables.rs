@@ -484,6 +484,37 @@ fn the_programs_act_by_what_was_mirrored() {
     assert!(passes(&path).contains(&(PassReason::NoPeer, 1)));
 }
 
+/// Tables that are too small for the cluster must not keep what arrives from the sockets that the service goes back to.
+#[test]
+fn the_private_port_is_given_and_taken_whatever_the_tables_hold() {
+    let (small, large) = (spec(3), spec(2 * SIZES.peers));
+    let facts = facts(&small);
+    let mut path = KernelPath::load(SIZES).unwrap();
+    path.follow(&small, &facts).unwrap();
+    let outgrown = path.follow(&large, &facts);
+    assert!(matches!(outgrown, Err(KernelPathError::Full { .. })));
+    let to_us = facts.underlay.address.octets();
+    // To the MAC of loopback, on which the kernel runs a program.
+    let builder = PacketBuilder::ethernet2([2, 0, 0, 1, 0, 9], [0; 6])
+        .ipv4([172, 16, 0, 1], to_us, 64)
+        .udp(40_000, 8_472);
+    let mut datagram = vec![];
+    builder.write(&mut datagram, &[0; 64]).unwrap();
+    let port = |path: &KernelPath| {
+        let (_, made) = run(path, Program::UnderlayIn, &datagram);
+        u16::from_be_bytes([made[36], made[37]])
+    };
+    assert_eq!(port(&path), 8_472);
+    for private in [18_472, 18_473] {
+        path.set_private_port(Some(private)).unwrap();
+        assert_eq!(port(&path), private);
+        path.switch_off().unwrap();
+        assert_eq!(port(&path), private);
+    }
+    path.set_private_port(None).unwrap();
+    assert_eq!(port(&path), 8_472);
+}
+
 /// Of a pod none of whose flows may leave the host's stack out, what the programs carry is counted, and no flow is proposed or
 /// installed.
 #[test]

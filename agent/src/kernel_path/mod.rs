@@ -63,11 +63,17 @@ pub struct Inherited {
     descriptors: Vec<(String, OwnedFd)>,
     /// Sockets of an interrupted move.
     next: Option<UnderlaySockets>,
+    /// Our sockets receive at the private port, where programs that are still attached send what arrives.
+    is_at_private_port: bool,
 }
 
 impl Inherited {
     /// Takes it from the keeper's table.
-    pub(crate) fn take(table: &mut Descriptors, next: Option<UnderlaySockets>) -> Inherited {
+    pub(crate) fn take(
+        table: &mut Descriptors,
+        next: Option<UnderlaySockets>,
+        is_at_private_port: bool,
+    ) -> Inherited {
         let taken = table.take_all(|name| name.starts_with(PREFIX));
         let unprefixed = |(name, descriptor): (String, OwnedFd)| {
             let name = name.strip_prefix(PREFIX).unwrap_or(&name).to_owned();
@@ -76,6 +82,7 @@ impl Inherited {
         Inherited {
             descriptors: taken.into_iter().map(unprefixed).collect(),
             next,
+            is_at_private_port,
         }
     }
 }
@@ -113,8 +120,6 @@ pub struct KernelPathControl {
     facts: Option<Facts>,
     /// The peers that the programs of the service before sent to, and when this one took them.
     sent_before: Option<(HashSet<Ipv4Addr>, Instant)>,
-    /// The tables were loaded anew, so that they have another mark than those before, and no program has been attached since.
-    has_new_mark: bool,
     /// Where it is in use, or was to be.
     site: Option<Site>,
     /// Where programs of ours are attached; `None` until that was looked for.
@@ -183,7 +188,6 @@ impl KernelPathControl {
             path: None,
             facts: None,
             sent_before: None,
-            has_new_mark: false,
             site: None,
             hooks: None,
             is_gone: false,
@@ -297,10 +301,16 @@ impl KernelPathControl {
     }
 
     /// Whether peers may send what their kernels encapsulate: the programs act, or those of the service before do until
-    /// this one has decided. So a service that is started anew takes no flow of a peer's from its short path.
+    /// this one has decided. So a service that is started anew takes no flow of a peer's from its short path. After a kill
+    /// of service and keeper only the private port shows that programs are still attached.
     pub(crate) fn is_announced(&self) -> bool {
         let is_undecided = self.mode != KernelPathMode::Off && self.off.is_none();
-        self.is_live || (is_undecided && !self.inherited.descriptors.is_empty())
+        let Inherited {
+            descriptors,
+            is_at_private_port,
+            ..
+        } = &self.inherited;
+        self.is_live || (is_undecided && (!descriptors.is_empty() || *is_at_private_port))
     }
 
     /// The underlay device, while the programs receive there.

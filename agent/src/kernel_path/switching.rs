@@ -63,7 +63,7 @@ impl KernelPathControl {
         // First, because it may be a reason against all the rest.
         self.read_ways(with, &site).await?;
         self.is_gone = false;
-        let path = self.ensure_loaded(with).await?;
+        let path = self.ensure_loaded(with).await?.path;
         let disciplined = match self.mode {
             KernelPathMode::Auto => Some(with.host.interfaces_with_disciplines().await?),
             KernelPathMode::Off | KernelPathMode::Stateless => None,
@@ -129,7 +129,7 @@ impl KernelPathControl {
         let is_private = with.private_port().is_some() || self.inherited.next.is_some();
         if self.path.is_none() && (is_private || !self.inherited.descriptors.is_empty()) {
             // Its programs send on what arrives, until our sockets are at the format's port.
-            if let Err(reason) = self.ensure_loaded(with).await {
+            if let Err(reason) = self.load_to_pass_on(with).await {
                 warn!(
                     "kernel path: {reason}; packets are lost until our sockets have the port again"
                 );
@@ -139,10 +139,8 @@ impl KernelPathControl {
             path.lock().switch_off()?;
         }
         self.flows.stop();
-        match &mut self.facts {
-            Some(facts) => facts.on = false,
-            // A service that takes over, and goes by another configuration.
-            None => self.follow_switched_off(with).await?,
+        if let Some(facts) = &mut self.facts {
+            facts.on = false;
         }
         if let Some(next) = self.inherited.next.take() {
             self.finish_move(with, next).await?;
@@ -217,11 +215,15 @@ impl KernelPathControl {
         Ok(())
     }
 
-    /// Gives tables that an earlier service filled facts of our own, so that the private port can be taken out of them.
-    async fn follow_switched_off(&mut self, with: &Surroundings<'_>) -> Result<(), OffReason> {
-        let Ok(site) = super::site::of(with).await else {
+    /// Programs of a service that is to have no kernel path, while what arrives still comes to the private port: those of
+    /// the service before, or in their place one that passes everything on to that port.
+    async fn load_to_pass_on(&mut self, with: &Surroundings<'_>) -> Result<(), OffReason> {
+        let Loaded { path, is_adopted } = self.ensure_loaded(with).await?;
+        if is_adopted {
+            path.lock().set_private_port(with.private_port())?;
             return Ok(());
-        };
+        }
+        let site = super::site::of(with).await?;
         let facts = Facts {
             on: false,
             underlay: site.underlay,
@@ -233,13 +235,19 @@ impl KernelPathControl {
             pods: Vec::new(),
             flows: false,
         };
-        self.follow_with(with.spec, facts)
+        self.follow_with(with.spec, facts)?;
+        let hooks = site.hooks().into_iter();
+        for (hook, program) in hooks.filter(|(_, program)| *program == Program::UnderlayIn) {
+            self.attach_one(with.host, &path, &hook, program).await?;
+        }
+        Ok(())
     }
 
     /// The programs of the service before this one, or else new ones, which the keeper gets.
-    async fn ensure_loaded(&mut self, with: &Surroundings<'_>) -> Result<SharedPath, OffReason> {
-        if let Some(path) = &self.path {
-            return Ok(path.clone());
+    async fn ensure_loaded(&mut self, with: &Surroundings<'_>) -> Result<Loaded, OffReason> {
+        if let Some(path) = self.path.clone() {
+            let is_adopted = true;
+            return Ok(Loaded { path, is_adopted });
         }
         let inherited = std::mem::take(&mut self.inherited.descriptors);
         let names: Vec<String> = inherited.iter().map(|(name, _)| name.clone()).collect();
@@ -261,12 +269,11 @@ impl KernelPathControl {
             None => KernelPath::load(Sizes::for_cluster(with.spec.cluster.peers.len()))?,
         };
         let path = SharedPath::new(path);
-        self.has_new_mark = !is_adopted;
         if !is_adopted {
             self.deposit(with.keeper, &path, names).await?;
         }
         self.path = Some(path.clone());
-        Ok(path)
+        Ok(Loaded { path, is_adopted })
     }
 
     /// Gives the keeper programs and tables, and takes back those of `before` that have no successor.
@@ -338,38 +345,49 @@ impl KernelPathControl {
     ) -> Result<(), OffReason> {
         let before = self.known_hooks(host).await?;
         let wanted = site.hooks();
-        // Of this call alone: a VXLAN device that is new has no program before, and must not wait for one.
-        let has_new_mark = std::mem::take(&mut self.has_new_mark);
+        let mut marks_anew = false;
         for (hook, program) in &wanted {
-            if *program == Program::GroIn && has_new_mark {
+            if *program == Program::GroIn && marks_anew && is_among(&before, hook) {
                 // What the program before has marked by its own mark is on its way to the one that knows it.
                 sleep(DRAIN).await;
             }
-            let descriptor = {
-                let path = path.lock();
-                let descriptor = path.program(*program).try_clone_to_owned();
-                descriptor.map_err(|error| refused(&error))?
-            };
-            let attached = host.attach(hook, program.name(), descriptor.as_fd()).await;
-            match attached {
-                Ok(false) => {}
-                Ok(true) => self.note(&format!("attached {} to {}", program.name(), hook.device)),
+            match self.attach_one(host, path, hook, *program).await {
+                Ok(is_new) => marks_anew |= is_new && *program == Program::UnderlayIn,
                 // A pod may end at any moment.
                 Err(_) if site.pod_ends.iter().any(|(index, _)| *index == hook.index) => {}
-                Err(error) => return Err(error.into()),
+                Err(reason) => return Err(reason),
             }
         }
-        let is_wanted = |hook: &Hook| {
-            let mut places = wanted.iter();
-            places.any(|(place, _)| place.index == hook.index && place.direction == hook.direction)
-        };
-        for hook in before.iter().filter(|hook| !is_wanted(hook)) {
+        let wanted: Vec<Hook> = wanted.into_iter().map(|(hook, _)| hook).collect();
+        for hook in before.iter().filter(|hook| !is_among(&wanted, hook)) {
             if host.detach(hook).await? {
                 self.note(&format!("detached the program from {}", hook.device));
             }
         }
-        self.hooks = Some(wanted.into_iter().map(|(hook, _)| hook).collect());
+        self.hooks = Some(wanted);
         Ok(())
+    }
+
+    /// Attaches a program, in the place of the one before. Returns whether it was not there.
+    async fn attach_one(
+        &self,
+        host: &Host,
+        path: &SharedPath,
+        hook: &Hook,
+        program: Program,
+    ) -> Result<bool, OffReason> {
+        let descriptor = {
+            let path = path.lock();
+            let descriptor = path.program(program).try_clone_to_owned();
+            descriptor.map_err(|error| refused(&error))?
+        };
+        let is_new = host
+            .attach(hook, program.name(), descriptor.as_fd())
+            .await?;
+        if is_new {
+            self.note(&format!("attached {} to {}", program.name(), hook.device));
+        }
+        Ok(is_new)
     }
 
     /// Where programs of ours are attached.
@@ -427,22 +445,18 @@ impl KernelPathControl {
         // The workers' duplicates first, which may be refused.
         let sockets = next.duplicates().map_err(|error| refused(&error))?;
         let port = next.private_port(&with.known.net_conf.backend);
-        if let Some(facts) = self.facts.clone() {
-            let facts = Facts {
-                private_port: port,
-                ..facts
-            };
-            self.follow_with(with.spec, facts)?;
-        }
+        self.send_to_port(port)?;
         // Until the workers have read to the end what the sockets of before have.
         sleep(DRAIN).await;
         let deadline = Instant::now() + DRAIN_PATIENCE;
         while !with.sockets.are_drained() && Instant::now() < deadline {
             sleep(PORT_STEP).await;
         }
-        with.engine
-            .rebind(sockets)
-            .map_err(|error| refused(&error))?;
+        if let Err(error) = with.engine.rebind(sockets) {
+            // The workers read those of before.
+            self.send_to_port(with.private_port())?;
+            return Err(refused(&error));
+        }
         let before = std::mem::replace(with.sockets, next);
         let given = with.sockets.deposit(&before, with.keeper).await;
         given.map_err(|error| refused(&error))?;
@@ -454,6 +468,30 @@ impl KernelPathControl {
         self.note(&format!("VXLAN over IPv4 is received at port {port}"));
         Ok(())
     }
+
+    /// Has the programs send what they pass on to our sockets at that port, without all else that tables follow: those that
+    /// cannot follow the spec must not keep it from them.
+    fn send_to_port(&mut self, port: Option<u16>) -> Result<(), OffReason> {
+        if let Some(path) = &self.path {
+            path.lock().set_private_port(port)?;
+        }
+        if let Some(facts) = &mut self.facts {
+            facts.private_port = port;
+        }
+        Ok(())
+    }
+}
+
+/// Programs and tables that are in the kernel.
+struct Loaded {
+    path: SharedPath,
+    /// They were there before this call.
+    is_adopted: bool,
+}
+
+fn is_among(hooks: &[Hook], hook: &Hook) -> bool {
+    let mut hooks = hooks.iter();
+    hooks.any(|other| other.index == hook.index && other.direction == hook.direction)
 }
 
 /// How long the port of a socket or device that was closed is waited for.

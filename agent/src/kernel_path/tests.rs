@@ -115,17 +115,26 @@ fn a_service_that_has_not_decided_announces_the_programs_that_act() {
             "settings".to_owned(),
             std::fs::File::open("/").unwrap().into(),
         )],
-        next: None,
+        ..Inherited::default()
     };
-    let mut control = KernelPathControl::new(&config, inherited());
-    assert!(control.is_announced());
-    control.off = Some(OffReason::UdpBackend);
-    assert!(!control.is_announced());
+    // Of a service that was killed with its keeper.
+    let port_alone = || Inherited {
+        is_at_private_port: true,
+        ..Inherited::default()
+    };
+    for inherited in [inherited(), port_alone()] {
+        let mut control = KernelPathControl::new(&config, inherited);
+        assert!(control.is_announced());
+        control.off = Some(OffReason::UdpBackend);
+        assert!(!control.is_announced());
+    }
     let nothing = KernelPathControl::new(&config, Inherited::default());
     assert!(!nothing.is_announced());
     let config = NodeConfig {
         kernel_path: KernelPathMode::Off,
         ..config
     };
-    assert!(!KernelPathControl::new(&config, inherited()).is_announced());
+    for inherited in [inherited(), port_alone()] {
+        assert!(!KernelPathControl::new(&config, inherited).is_announced());
+    }
 }

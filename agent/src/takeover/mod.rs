@@ -521,11 +521,12 @@ impl Opened {
         let workers = device.tunnels.len();
         counters.set_workers(workers);
         let (sockets, next) = obtain_sockets(table, known, host, workers, leftovers, found).await?;
+        let is_at_private_port = sockets.private_port(&known.net_conf.backend).is_some();
         let kind = (device.kind, device.fewer);
         let opened = Opened {
             placement: WorkerPlacement::place(workers, kind, &machine, &known.config),
             sockets,
-            kernel_path: kernel_path::Inherited::take(table, next),
+            kernel_path: kernel_path::Inherited::take(table, next, is_at_private_port),
             counters,
             listeners,
         };

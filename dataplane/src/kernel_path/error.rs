@@ -88,8 +88,8 @@ impl fmt::Display for KernelPathError {
             ),
             KernelPathError::Full { table } => write!(
                 f,
-                "the table {table} of the kernel path is full: it is sized when the programs are loaded; set kernel-path \
-                 to \"off\" and back to load them anew"
+                "the table {table} of the kernel path is full: it is sized when the programs are loaded; after a minute \
+                 they are loaded anew, with larger tables where the cluster has grown"
             ),
             KernelPathError::OtherBuild => write!(
                 f,

@@ -156,6 +156,26 @@ impl KernelPath {
         Ok(())
     }
 
+    /// Has what the programs pass on go to that port; none: to the port of the format. Tables that have never followed a
+    /// spec do not know our address, and so nothing that is to us. The next [`follow`](KernelPath::follow) goes by its facts.
+    ///
+    /// # Errors
+    /// What the kernel gives.
+    pub fn set_private_port(&mut self, port: Option<u16>) -> Result<(), KernelPathError> {
+        let settings = &self.tables.settings;
+        if let Some(port) = port {
+            // Before the flag: a program may read the entry while it is written.
+            settings.change(|settings| settings.private_port = port.to_be())?;
+        }
+        settings.change(|settings| {
+            settings.flags &= !PRIVATE_PORT;
+            if port.is_some() {
+                settings.flags |= PRIVATE_PORT;
+            }
+        })?;
+        Ok(())
+    }
+
     /// Whether the programs may act, as long as the lease lasts.
     pub fn is_on(&self) -> bool {
         self.tables.settings.get().flags & ON != 0
