@@ -2,19 +2,21 @@
 # The kernel path of single nodes, of which peers it is, and flows that leave the host's stack out. Sourced after test_case.sh; a test
 # that calls `talk` sets RATE, datagrams a second.
 
-# set_mode NODE MODE: by its configuration, which a signal has the service read.
+# set_mode NODE MODE [IN_USE]: by its configuration, which a signal has the service read; IN_USE is true or false, and what the
+# mode says where it is not given.
 set_mode() {
-    local restarts
+    local restarts in_use=${3:-true}
+    if [ "$2" = off ]; then in_use=false; fi
     restarts=$(agent_json "$1" status | jq .restarts)
     mkdir -p "$LAB_STATE/$1/etc/tartan"
     echo "kernel-path = \"$2\"" >"$LAB_STATE/$1/etc/tartan/tartan.toml"
     kill -HUP "$(service_pid "$1")"
-    until_true 5 "a service of $1 with kernel-path = $2" has_mode "$1" "$2" "$restarts"
+    until_true 5 "a service of $1 with kernel-path = $2" has_mode "$1" "$2" "$restarts" "$in_use"
 }
 
 has_mode() {
-    agent_json "$1" status | jq -e --arg mode "$2" --argjson restarts "$3" \
-        '.restarts > $restarts and .kernel_path.mode == $mode and .kernel_path.in_use == ($mode != "off")'
+    agent_json "$1" status | jq -e --arg mode "$2" --argjson restarts "$3" --argjson in_use "$4" \
+        '.restarts > $restarts and .kernel_path.mode == $mode and .kernel_path.in_use == $in_use'
 }
 
 # in_user_space NODE PEER: why NODE's programs do not send to it; nothing where they do. In etcd a node has another name.
