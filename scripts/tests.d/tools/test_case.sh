@@ -304,11 +304,11 @@ same() {
     if [ "$2" = "$3" ]; then
         say "$1: the same ($(wc -l <<<"$3") lines)"
     else
-        local lines
-        mapfile -t lines < <(diff <(echo "$2") <(echo "$3") | grep '^[<>]')
+        local differing
+        mapfile -t differing < <(diff <(echo "$2") <(echo "$3") | grep '^[<>]')
         # The first of them in the line that the summary of all steps repeats.
-        fail "$1 ('<' is expected, '>' was found): $(printf '%s; ' "${lines[@]:0:3}")"
-        printf '%s\n' "${lines[@]}" >&2
+        fail "$1 ('<' is expected, '>' was found): $(printf '%s; ' "${differing[@]:0:3}")"
+        printf '%s\n' "${differing[@]}" >&2
     fi
 }
 
