@@ -790,3 +790,129 @@ fn a_flow_to_a_pod_is_proposed_behind_the_stack_and_only_of_peers() {
     });
     assert_eq!(run(&mut rig, &known), 1);
 }
+
+/// Entries outlive the switch, and no epoch ends with it.
+#[test]
+fn no_entry_is_followed_where_flows_are_off() {
+    let mut rig = Rig::new();
+    let back = Inner::back();
+    rig.flow("flows_in", key(&back), in_flow());
+    let by_the_stack = ether([0; 6], PEER_VTEP, &back.bytes());
+    let outcome = rig.run("underlay_in", &from_peer(&back), Context::default());
+    assert_eq!(
+        (outcome.action, &outcome.packet),
+        (REDIRECTED, &by_the_stack)
+    );
+    let frame = ether(OUR_VTEP, PEER_VTEP, &back.bytes());
+    let outcome = rig.run_behind_device(Remote::Peer, &frame);
+    assert_eq!(
+        (outcome.action, &outcome.packet),
+        (REDIRECTED, &by_the_stack)
+    );
+}
+
+#[test]
+fn an_entry_that_does_not_hold_is_not_followed_behind_the_device() {
+    let mut rig = rig();
+    let mut goes_by_the_stack = |inner: &Inner, flow: Flow| {
+        rig.flow("flows_in", key(inner), flow);
+        let frame = ether(OUR_VTEP, PEER_VTEP, &inner.bytes());
+        let outcome = rig.run_behind_device(Remote::Peer, &frame);
+        let expected = ether([0; 6], PEER_VTEP, &inner.bytes());
+        assert_eq!(
+            (outcome.action, outcome.packet),
+            (REDIRECTED, expected),
+            "{inner:?}"
+        );
+    };
+    // The last is another peer's, which has the same generation.
+    let other = Flow {
+        peer: 2,
+        ..in_flow()
+    };
+    for flow in stale(in_flow()).into_iter().chain([other]) {
+        goes_by_the_stack(&Inner::back(), flow);
+    }
+    let ends = [SYN, FIN, RST].map(|flags| Inner::back().tcp(flags));
+    let last = [0, 1].map(|ttl| Inner {
+        ttl,
+        ..Inner::back()
+    });
+    for inner in ends.into_iter().chain(last) {
+        goes_by_the_stack(&inner, in_flow());
+    }
+}
+
+#[test]
+fn no_flow_arrives_of_a_peer_that_is_not_received_from() {
+    let mut rig = rig();
+    let back = Inner::back();
+    rig.flow("flows_in", key(&back), in_flow());
+    rig.peer(PEER_NUMBER, PEER, 1, PEER_VTEP);
+    let outcome = rig.run("underlay_in", &from_peer(&back), Context::default());
+    assert_eq!((outcome.action, outcome.passes), (PASSED, vec!["Peer"]));
+}
+
+#[test]
+fn only_verified_tcp_skips_the_vxlan_device() {
+    let mut rig = rig();
+    let direct = Flow {
+        flags: 1,
+        ..in_flow()
+    };
+    let tcp = Inner::back().tcp(0);
+    let udp = Inner {
+        payload: vec![1; 2_000],
+        ..Inner::back()
+    };
+    rig.flow("flows_in", key(&tcp), direct);
+    rig.flow("flows_in", key(&udp), direct);
+    let mut unverified = from_peer(&tcp);
+    unverified[UDP_CHECKSUM] = 1;
+    let gso = Context {
+        gso_size: 1_000,
+        ..Context::default()
+    };
+    for (packet, context) in [(unverified, Context::default()), (from_peer(&udp), gso)] {
+        let outcome = rig.run("underlay_in", &packet, context);
+        assert_eq!((outcome.action, outcome.mark), (PASSED, MARK));
+        assert_eq!((outcome.packet, outcome.passes.len()), (packet, 0));
+    }
+}
+
+/// A lease may say that a peer has one of our addresses; and another protocol's frame may look like IPv4.
+#[test]
+fn what_is_no_peers_is_not_proposed() {
+    let mut rig = rig();
+    rig.prefix("fib", [10, 244, 1, 0], 24, PEER_NUMBER);
+    let ours = to_pod(&Inner {
+        source: [10, 244, 1, 2],
+        ..Inner::back()
+    });
+    let mut arp = to_pod(&Inner::back());
+    put(12, &[8, 6])(&mut arp);
+    for packet in [ours, arp] {
+        for _ in 0..=FLOW_AFTER {
+            rig.run("pod_in", &packet, Context::default());
+        }
+        assert_eq!(rig.posted(), []);
+    }
+}
+
+#[test]
+fn a_flow_that_does_not_end_soon_is_not_judged_anew() {
+    let (host, mut rig) = routed(ON | FLOWS);
+    let (out, back) = (Inner::out(), Inner::back());
+    let ends = |flow| Flow {
+        until: 31_000_000_000,
+        ..flow
+    };
+    host.inside(|| {
+        rig.flow("flows_out", key(&out), ends(out_flow()));
+        rig.flow("flows_in", key(&back), ends(in_flow()));
+        let outcome = rig.run("pod_out", &from_pod(&out), Context::default());
+        assert_eq!(outcome.action, REDIRECTED);
+        let outcome = rig.run("underlay_in", &from_peer(&back), Context::default());
+        assert_eq!(outcome.packet[..6], POD_MAC);
+    });
+}

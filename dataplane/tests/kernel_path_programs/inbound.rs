@@ -590,3 +590,78 @@ fn a_path_report_is_told() {
     rig.run("underlay_in", &packet, Context::default());
     assert_eq!(rig.posted(), []);
 }
+
+/// Nor does a lease make a group's MAC, or none, a source.
+#[test]
+fn a_mac_that_no_station_has_is_no_vtep() {
+    let mut rig = Rig::new();
+    for vtep in [[3, 0, 0, 0, 0, 0x0b], [0xff; 6], [0; 6]] {
+        rig.peer(PEER_NUMBER, PEER, 3, vtep);
+        let inner = Inner::back().bytes();
+        let packet = datagram(PEER, vtep, 0, &inner);
+        let outcome = rig.run("underlay_in", &packet, Context::default());
+        assert_eq!((outcome.action, outcome.passes), (PASSED, vec!["Mac"]));
+        let outcome = rig.run_behind_device(Remote::Peer, &ether(OUR_VTEP, vtep, &inner));
+        assert_eq!(outcome.action, DROPPED);
+    }
+}
+
+#[test]
+fn the_outer_header_is_checked_by_itself() {
+    let changes: [Change; 4] = [
+        Box::new(put(OUTER_IP, &[0x65])),
+        // Where this says that UDP begins, the source address is the port.
+        Box::new(|packet: &mut Vec<u8>| {
+            put(OUTER_IP, &[0x43])(packet);
+            put(OUTER_IP + 12, &[192, 0, 0x21, 0x18])(packet);
+        }),
+        // Both lengths agree with each other, and not with the packet.
+        Box::new(|packet: &mut Vec<u8>| {
+            packet[OUTER_IP + 3] -= 2;
+            packet[UDP + 5] -= 2;
+        }),
+        Box::new(|packet: &mut Vec<u8>| {
+            packet[OUTER_IP + 3] += 2;
+            packet[UDP + 5] += 2;
+        }),
+    ];
+    let mut rig = Rig::new();
+    for (number, change) in changes.iter().enumerate() {
+        let mut packet = from_peer(&Inner::back());
+        change(&mut packet);
+        right_checksum(&mut packet, OUTER_IP);
+        let outcome = rig.run("underlay_in", &packet, Context::default());
+        let expected = (PASSED, vec!["Malformed"], packet);
+        let found = (outcome.action, outcome.passes, outcome.packet);
+        assert_eq!(found, expected, "change {number}");
+    }
+}
+
+/// `Refusal::Short` and `Malformed::Short` of `encap`: datagrams that end within their headers or within their packet.
+#[test]
+fn a_datagram_that_is_cut_off_is_user_spaces() {
+    let mut rig = Rig::new();
+    let whole = from_peer(&Inner::back());
+    for length in VXLAN..whole.len() {
+        let mut packet = whole[..length].to_vec();
+        let total = (length - OUTER_IP) as u16;
+        packet[OUTER_IP + 2..OUTER_IP + 4].copy_from_slice(&total.to_be_bytes());
+        packet[UDP + 4..UDP + 6].copy_from_slice(&(total - 20).to_be_bytes());
+        right_checksum(&mut packet, OUTER_IP);
+        let outcome = rig.run("underlay_in", &packet, Context::default());
+        let expected = (PASSED, vec!["Malformed"], packet);
+        let found = (outcome.action, outcome.passes, outcome.packet);
+        assert_eq!(found, expected, "{length} bytes");
+    }
+}
+
+#[test]
+fn a_path_report_quotes_a_datagram() {
+    let mut rig = Rig::new();
+    for (at, value) in [(0, 0x65), (0, 0x46), (9, 6)] {
+        let mut quote = quoted(VXLAN_PORT, 40_000, OURS, PEER);
+        quote[at] = value;
+        let count = told(&mut rig, &report_of([3, 4], 1_400, &quote));
+        assert_eq!(count, 0, "{value:#x} at {at}");
+    }
+}

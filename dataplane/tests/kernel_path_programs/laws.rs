@@ -23,7 +23,7 @@ use crate::rig::*;
 const CASES: u32 = 4_000;
 
 /// What the rig's tables mirror.
-fn snapshot() -> Snapshot {
+pub fn snapshot() -> Snapshot {
     let ip = |bytes: [u8; 4]| IpAddr::from(bytes);
     let net = |text: &str| text.parse().unwrap();
     let peer = |name: &str, address: [u8; 4], subnet: &str, vtep: [u8; 6]| {
@@ -182,7 +182,7 @@ where
 
 /// The inner packet that user space delivers of a frame of the underlay, and the codepoint that it gets; `None` where it
 /// refuses. The kernel's IP and UDP layers stand in front of its socket.
-fn user_space_delivers(snapshot: &Snapshot, frame: &[u8]) -> Option<(Vec<u8>, Option<Ecn>)> {
+pub fn user_space_delivers(snapshot: &Snapshot, frame: &[u8]) -> Option<(Vec<u8>, Option<Ecn>)> {
     let packet = frame.get(14..)?;
     if frame[..6] != LOOPBACK_MAC || frame[12..14] != [8, 0] {
         return None;
@@ -267,7 +267,7 @@ fn what_user_space_delivers_of_known_peers_arrives() {
 }
 
 /// Whether user space sends the packet to node 2, in one piece.
-fn user_space_sends(snapshot: &Snapshot, packet: &[u8]) -> bool {
+pub fn user_space_sends(snapshot: &Snapshot, packet: &[u8]) -> bool {
     let Ok(inner) = Parsed::parse(packet) else {
         return false;
     };

@@ -21,4 +21,5 @@ mod outbound;
 mod packets;
 mod pod_sockets;
 mod rig;
+mod vectors;
 mod vxlan_device;

@@ -290,3 +290,23 @@ fn without_switch_or_lease_every_program_passes_everything_on() {
         }
     }
 }
+
+#[test]
+fn a_super_packet_without_payload_is_passed_on() {
+    let mut rig = Rig::new();
+    let context = Context {
+        gso_size: 1_000,
+        ..Context::default()
+    };
+    for inner in [Inner::out(), Inner::out().tcp(0)] {
+        let empty = Inner {
+            payload: vec![],
+            ..inner
+        };
+        let outcome = rig.run("tunnel_out_ether", &frame(&empty.bytes()), context);
+        assert_eq!(
+            (outcome.action, outcome.passes),
+            (PASSED, vec!["SuperPacket"])
+        );
+    }
+}

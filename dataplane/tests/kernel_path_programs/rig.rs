@@ -65,6 +65,7 @@ pub struct Settings {
     pub tunnel_mac: [u8; 6],
     /// Numbers of the underlay and the tunnel device.
     pub devices: [u32; 2],
+    pub mark: u32,
 }
 
 impl Default for Settings {
@@ -75,6 +76,7 @@ impl Default for Settings {
             epoch: EPOCH,
             tunnel_mac: [0; 6],
             devices: [70, 71],
+            mark: MARK,
         }
     }
 }
@@ -170,6 +172,7 @@ impl Rig {
             epoch,
             tunnel_mac,
             devices: [underlay, tunnel],
+            mark,
         } = settings;
         let mut entry = Entry::default();
         entry.u32(flags).u32(epoch);
@@ -177,7 +180,7 @@ impl Rig {
         entry.u32(underlay).u32(tunnel).put(&OURS).u16(INNER_MTU);
         entry.put(&VXLAN_PORT.to_be_bytes());
         entry.put(&PRIVATE_PORT.to_be_bytes());
-        entry.u16(32_768).u16(28_000).u16(FLOW_AFTER).u32(MARK);
+        entry.u16(32_768).u16(28_000).u16(FLOW_AFTER).u32(mark);
         entry.put(&(VNI << 8).to_be_bytes());
         entry.put(&UNDERLAY_MAC).put(&OUR_VTEP).put(&tunnel_mac);
         let mut table =

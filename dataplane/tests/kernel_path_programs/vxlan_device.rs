@@ -207,3 +207,24 @@ fn a_flow_of_the_device_goes_to_its_pod() {
     let bytes = inner.bytes().len() as u64;
     assert_eq!(rig.flow_counts("flows_in", key(&inner)), Some((1, bytes)));
 }
+
+/// Settings that no service has written yet.
+#[test]
+fn without_a_mark_of_ours_nothing_is_marked() {
+    let mut rig = Rig::new();
+    rig.settings(Settings {
+        mark: 0,
+        ..Settings::default()
+    });
+    for mark in [0, MARK] {
+        let context = Context {
+            mark,
+            ..Context::default()
+        };
+        let outcome = rig.run("gro_in", &frame(&Inner::back()), context);
+        assert_eq!(
+            (outcome.action, outcome.counted),
+            (DROPPED, dropped(NOT_MARKED))
+        );
+    }
+}
