@@ -8,7 +8,7 @@
 # kernel_path_mixed.sh BACKEND INSIDE. With udp all nodes are configured for the kernel path, and none may use it.
 # alone: transfers fill the kernel's backlog of each core, which all namespaces share
 # case: vxlan v4
-# case: vxlan dual
+# full: vxlan dual
 # full: udp dual
 # Peers learn it from probes.
 export TARTAN_PROBE=true
