@@ -71,8 +71,21 @@ in_calm() {
     "$@"
 }
 
-alone() {
+# Until the programs of both nodes send to the other one, what workers carry is no fault of theirs.
+settled() {
+    local node
     lab_up --backend "$BACKEND"
+    kernel_path_carries || return 0
+    in_ns pod1 ping -q -c 3 -i 0.1 "$(address_of pod2)" >/dev/null || fail "ping of pod2"
+    for node in node1 node2; do until_true 5 "the programs of $node send to its peer" sends_by_programs "$node"; done
+}
+
+sends_by_programs() {
+    agent_json "$1" status | jq -e '.kernel_path.user_space_peers == []'
+}
+
+alone() {
+    settled
     keep_senders_in_order
     affinity storm >"$SCRATCH/alone"
     affinity storm >>"$SCRATCH/alone"
@@ -82,7 +95,7 @@ alone() {
 }
 
 several() {
-    lab_up --backend "$BACKEND"
+    settled
     keep_senders_in_order
     WATCH=$(affinity watch)
     REORDERED=$(reordered)
