@@ -312,7 +312,7 @@ fn a_super_packet_whose_outer_length_overflows_is_user_spaces() {
 #[test]
 fn an_unfinished_outer_checksum_goes_to_the_vxlan_device() {
     let Devices { rig, near, far } = devices(false);
-    // So nobody takes what is marked.
+    // Down, it delivers nothing of what is marked.
     near.ip("link set gro down");
     let datagram = from_peer(&Inner::back());
     let hex: String = datagram[VXLAN..]

@@ -6,7 +6,8 @@ use crate::outbound::check_encapsulated;
 use crate::packets::*;
 use crate::rig::*;
 
-fn rig() -> Rig {
+/// With flows.
+pub fn rig() -> Rig {
     let mut rig = Rig::new();
     rig.settings(Settings {
         flags: ON | FLOWS,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use pcap_file::pcap::PcapReader;
 
-use crate::flows::out_flow;
+use crate::flows::{self, out_flow};
 use crate::laws::{snapshot, user_space_delivers, user_space_sends};
 use crate::outbound::check_encapsulated;
 use crate::packets::*;
@@ -46,18 +46,9 @@ fn key_of(packet: &[u8]) -> [u8; 16] {
     key
 }
 
-fn with_flows() -> Rig {
-    let mut rig = Rig::new();
-    rig.settings(Settings {
-        flags: ON | FLOWS,
-        ..Settings::default()
-    });
-    rig
-}
-
 #[test]
 fn the_corpus_of_packets_leaves_as_by_user_space_or_is_passed_on() {
-    let (mut rig, snapshot) = (with_flows(), snapshot());
+    let (mut rig, snapshot) = (flows::rig(), snapshot());
     let mut sent = [0; 2];
     for file in corpus("inner") {
         // As it is; and from the pod to node 2.
@@ -137,7 +128,7 @@ fn the_corpus_of_datagrams_arrives_as_by_user_space_or_is_passed_on() {
 /// A real flanneld's wire: this node is its node 1. Its nodes drew their MACs, so the rig's take their place.
 #[test]
 fn flannels_wire_passes_the_programs() {
-    let mut rig = with_flows();
+    let mut rig = flows::rig();
     // What it marks must not hold up the other.
     let mut marking = Rig::new();
     rig.pod([10, 244, 1, 2], DEVICE);
@@ -247,7 +238,7 @@ fn no_program_takes_what_the_parser_refuses() {
         ("Malformed", Box::new(put(32, &[0xf0]))),
         ("Malformed", cut(39)),
     ];
-    let mut rig = with_flows();
+    let mut rig = flows::rig();
     let every = of_every_packet();
     for (tcp, own) in [(false, &of_udp), (true, &of_tcp)] {
         let of = |inner: Inner| if tcp { inner.tcp(0) } else { inner };

@@ -27,7 +27,13 @@ const NOT_MARKED: u32 = 26;
 #[test]
 fn what_is_not_marked_is_dropped() {
     let mut rig = Rig::new();
-    for mark in [0, MARK ^ 1, 0xffff_ffff, 0x8000_4080] {
+    let others = [0, MARK ^ 1, 0xffff_ffff, 0x8000_4080].map(|mark| (MARK, mark));
+    // Settings that no service has written yet have no mark.
+    for (ours, mark) in others.into_iter().chain([(0, 0), (0, MARK)]) {
+        rig.settings(Settings {
+            mark: ours,
+            ..Settings::default()
+        });
         let context = Context {
             mark,
             ..Context::default()
@@ -206,25 +212,4 @@ fn a_flow_of_the_device_goes_to_its_pod() {
     assert_eq!(outcome.packet, ether(POD_MAC, HOST_MAC, &routed.bytes()));
     let bytes = inner.bytes().len() as u64;
     assert_eq!(rig.flow_counts("flows_in", key(&inner)), Some((1, bytes)));
-}
-
-/// Settings that no service has written yet.
-#[test]
-fn without_a_mark_of_ours_nothing_is_marked() {
-    let mut rig = Rig::new();
-    rig.settings(Settings {
-        mark: 0,
-        ..Settings::default()
-    });
-    for mark in [0, MARK] {
-        let context = Context {
-            mark,
-            ..Context::default()
-        };
-        let outcome = rig.run("gro_in", &frame(&Inner::back()), context);
-        assert_eq!(
-            (outcome.action, outcome.counted),
-            (DROPPED, dropped(NOT_MARKED))
-        );
-    }
 }

@@ -2,8 +2,8 @@
 # The kernel path of single nodes, of which peers it is, and flows that leave the host's stack out. Sourced after test_case.sh; a test
 # that calls `talk` sets RATE, datagrams a second.
 
-# set_mode NODE MODE [IN_USE]: by its configuration, which a signal has the service read; IN_USE is true or false, and what the
-# mode says where it is not given.
+# set_mode NODE MODE [IN_USE]: by its configuration, which a signal has the service read. Waits until the kernel path is in use or
+# not, as IN_USE (true or false) says; without it a mode other than off must be in use.
 set_mode() {
     local restarts in_use=${3:-true}
     if [ "$2" = off ]; then in_use=false; fi
