@@ -60,7 +60,7 @@ control_start() {
 
 # Its secure port; it has no other.
 scheduler_listens() {
-    ip netns exec "$PREFIX-control" ss -Hltn 'sport = :10259' | grep -q .
+    [ -n "$(ip netns exec "$PREFIX-control" ss -Hltn 'sport = :10259')" ]
 }
 
 # control_run PROGRAM OPTION...: in the background, with a session of its own.

@@ -80,7 +80,7 @@ member_start() {
     containerd)
         host_run "$node" containerd --log-level info --config "$folder/containerd.toml"
         program_answers "$node" containerd 30 in_host "$node" ctr version
-        if ! in_host "$node" ctr -n k8s.io images ls -q | grep -qx "$PAUSE"; then
+        if ! grep -qx "$PAUSE" <<<"$(in_host "$node" ctr -n k8s.io images ls -q)"; then
             in_host "$node" ctr -n k8s.io images import "$STATE/control/image.tar" >/dev/null
             in_host "$node" ctr -n k8s.io images import "$STATE/control/pause.tar" >/dev/null
         fi
@@ -104,7 +104,7 @@ member_start() {
 }
 
 kubelet_answers() {
-    ip netns exec "$PREFIX-node$1" ss -Hltn 'sport = :10250' | grep -q .
+    [ -n "$(ip netns exec "$PREFIX-node$1" ss -Hltn 'sport = :10250')" ]
 }
 
 # Without a kubelet, which registers its node itself.
@@ -155,7 +155,7 @@ leave() {
     load_cluster
     number=${REST[0]##*node}
     node=node$number
-    node_numbers | grep -qx "$number" || die "there is no '$node' in '$PREFIX': see 'scripts/kubernetes list --prefix $PREFIX'"
+    grep -qx "$number" <<<"$(node_numbers)" || die "there is no '$node' in '$PREFIX': see 'scripts/kubernetes list --prefix $PREFIX'"
     if [ -z "$CONTROL_ONLY" ]; then
         in_control kubectl drain "$node" --ignore-daemonsets --force --delete-emptydir-data --timeout 60s >/dev/null ||
             die "the pods of $node do not leave it"

@@ -67,7 +67,7 @@ etcd_start() {
 etcd_answers() {
     registry_in etcdctl --command-timeout 1s get "$ETCD_PREFIX/config" && return 0
     # With users on, who asks without a name is refused: it answers.
-    registry_in etcdctl --command-timeout 1s get "$ETCD_PREFIX/config" 2>&1 | grep -q 'user name is empty'
+    grep -q 'user name is empty' <<<"$(registry_in etcdctl --command-timeout 1s get "$ETCD_PREFIX/config" 2>&1)"
 }
 
 etcd_started() { :; }

@@ -32,7 +32,7 @@ kubernetes_start() {
 
 # It says its address once it has everything.
 kubernetes_answers() {
-    tail -n 1 "$STATE/registry/log" | grep -q '^http://' && kubernetes_nodes list
+    grep -q '^http://' <<<"$(tail -n 1 "$STATE/registry/log")" && kubernetes_nodes list
 }
 
 kubernetes_started() {

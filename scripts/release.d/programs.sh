@@ -62,7 +62,7 @@ is_for() {
     x86_64-*) machine='Advanced Micro Devices X86-64' ;;
     aarch64-*) machine=AArch64 ;;
     esac
-    readelf --file-header --wide "$2" | grep -q "^ *Machine: *$machine\$" || die "$2 is not for ${1%%-*}"
+    grep -q "^ *Machine: *$machine\$" <<<"$(readelf --file-header --wide "$2")" || die "$2 is not for ${1%%-*}"
 }
 
 # holds_bpf_object PROGRAM: the programs of the kernel path, which are for any machine of this byte order, as they are checked in.
@@ -76,7 +76,7 @@ PYTHON
 
 # is_static PROGRAM: it asks for no loader.
 is_static() {
-    ! readelf --program-headers --wide "$1" | grep -q ' INTERP ' || die "$1 is not linked statically"
+    ! grep -q ' INTERP ' <<<"$(readelf --program-headers --wide "$1")" || die "$1 is not linked statically"
 }
 
 # make_manuals PROGRAM: man pages and completions, as the program writes them. One of another architecture is emulated.

@@ -162,7 +162,7 @@ TYPE=$(agent_json node1 status | jq -r .device_type)
 VETH1=$(host_end node1 "$(address_of pod1)") VETH2=$(host_end node2 "$(address_of pod2)")
 start_in pod2 "$LOAD" count "$PORT" >"$SCRATCH/sink"
 SINK=$PID
-until_true 5 "the sink listens" in_ns pod2 sh -c "ss -Hlun | grep -q :$PORT"
+until_true 5 "the sink listens" is_bound pod2 udp "$PORT"
 quiet
 for FAMILY in "${FAMILIES[@]}"; do
     account "$SMALL" flood "$OVERLOAD"

@@ -83,7 +83,7 @@ start_connection() {
     address=$(address_of "$to" "$3")
     start_in "$to" python3 "$TOOLS/black_hole.py" receive "$address" 5201 "$SCRATCH/pauses-$from" >"$SCRATCH/received-$from"
     RECEIVER[$from]=$PID
-    until_true 5 "the receiver in $to listens" eval "in_ns $to ss -Htln | grep -q 5201"
+    until_true 5 "the receiver in $to listens" is_bound "$to" tcp 5201
     start_in "$from" python3 "$TOOLS/black_hole.py" send "$address" 5201 "$RATE" "$SCRATCH/timeouts-$from" >"$SCRATCH/sent-$from"
     SENDER[$from]=$PID
 }

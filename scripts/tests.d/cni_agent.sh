@@ -76,7 +76,7 @@ pull() {
 
 serve() {
     start_in "$1" iperf3 --server --port "$2" --one-off --json --interval "$WINDOW" >/dev/null
-    until_true 5 "iperf3 listens in $1" in_ns "$1" sh -c "ss -Hltn | grep -q :$2"
+    until_true 5 "iperf3 listens in $1" is_bound "$1" tcp "$2"
 }
 
 # both_ways NAME ADDRESS: pod1 and NAME send at once, half as much again as they may. Datagrams: the acknowledgements of

@@ -61,7 +61,7 @@ ctr_wait_for() {
 }
 
 runs() {
-    ctr_in node1 task ls | grep -q "^$1 .*RUNNING" && recorded "$1"
+    grep -q "^$1 .*RUNNING" <<<"$(ctr_in node1 task ls)" && recorded "$1"
 }
 
 killed() {

@@ -220,7 +220,7 @@ taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 taken.bind(("192.0.2.1", int(sys.argv[1])))
 time.sleep(120)
 ' "$1"
-    until_true 5 "the program has port $1" eval "in_ns node1 ss -Hlun 'sport = :$1' | grep -q ." || true
+    until_true 5 "the program has port $1" is_bound node1 udp "$1" || true
 }
 
 # The agent runs and is told to take another port, which a program has, as where Cilium has 8472.

@@ -74,7 +74,7 @@ flood() {
         ;;
     streams)
         start_in pod3 iperf3 --server --one-off --bind "$to" >/dev/null
-        until_true 5 "iperf3 listens" in_ns pod3 sh -c 'ss -Hltn | grep -q :5201'
+        until_true 5 "iperf3 listens" is_bound pod3 tcp 5201
         start_in pod1 iperf3 --client "$to" --parallel "$2" --time "$SECONDS_OF_FLOOD" --json >"$SCRATCH/flood"
         ;;
     esac

@@ -177,8 +177,8 @@ legacy() {
         command=${commands[$family]}
         network=${networks[$family]}
         until_true 15 "the tables of $command are logged" logged "$command" || return 0
-        logged "$command" | grep -q "\`$command-save\`" || fail "the log does not name $command-save"
-        ip netns exec "$PREFIX-node1" "$command-save" | grep -q ':FORWARD DROP' || fail "$command-save shows no policy"
+        grep -q "\`$command-save\`" <<<"$(logged "$command")" || fail "the log does not name $command-save"
+        grep -q ':FORWARD DROP' <<<"$(ip netns exec "$PREFIX-node1" "$command-save")" || fail "$command-save shows no policy"
         no_answers pod1 pod3 "with $command's policy" "$family"
         no_problem || fail "existing tables of $command are a problem: $(agent_json node1 status | jq -c .problems)"
         ip netns exec "$PREFIX-node1" "$command" -I FORWARD -s "$network" -j ACCEPT

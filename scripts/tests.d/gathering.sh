@@ -148,7 +148,7 @@ one_flood() {
     say "a flood arrives, try $2"
     start_in pod2 "$LOAD" sink --listen "$(socket_address "$(address_of pod2)" "$PORT")" --seconds $((SECONDS_OF_FLOOD + 2)) >"$SCRATCH/sink"
     sink=$PID
-    until_true 5 "the sink listens" in_ns pod2 sh -c "ss -Hlun | grep -q :$PORT"
+    until_true 5 "the sink listens" is_bound pod2 udp "$PORT"
     flood_to "$(address_of pod2)"
     until_true 3 "a NAPI thread for $1" is_threaded node1 "$1" 1
     until_true 2 "the status tells of the flood" is node1 flooding 1
@@ -176,7 +176,7 @@ in_order() {
     say "datagrams that are gathered keep their order"
     start_in pod2 "$LOAD" count "$PORT" >"$SCRATCH/count"
     count=$PID
-    until_true 5 "the counter listens" in_ns pod2 sh -c "ss -Hlun | grep -q :$PORT"
+    until_true 5 "the counter listens" is_bound pod2 udp "$PORT"
     keep_cores 0
     in_ns pod1 taskset -c 0 "$LOAD" send --to "$(socket_address "$(address_of pod2)" "$PORT")" --size 64 --count 200000 >/dev/null || fail "sending"
     sleep 0.5

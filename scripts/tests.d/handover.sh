@@ -138,7 +138,7 @@ holds_nothing() {
 start_datagrams() {
     start_in pod3 python3 "$TOOLS/steady.py" serve "$(address_of pod3 4)" 9000 >"$SCRATCH/arrivals"
     ANSWERING=$PID
-    until_true 10 "pod3 answers datagrams" in_ns pod3 ss -Hlun 'sport = :9000'
+    until_true 10 "pod3 answers datagrams" is_bound pod3 udp 9000
     start_in pod1 python3 "$TOOLS/steady.py" send "$(address_of pod1 4)" 9001 "$(address_of pod3 4)" 9000 "$RATE" >"$SCRATCH/sent"
     SENDING=$PID
     sleep 0.3

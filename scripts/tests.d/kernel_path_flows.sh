@@ -210,7 +210,7 @@ again() {
     ip -n "$PREFIX-pod9" link set lo up
     before2=$(flows node2 installed)
     cni_in node2 ADD pod9 "IP=$address"
-    ip netns exec "$PREFIX-pod9" ip -4 -br address show dev eth0 | grep -qwF "$address" || die "pod9 has not $address"
+    grep -qwF "$address" <<<"$(ip netns exec "$PREFIX-pod9" ip -4 -br address show dev eth0)" || die "pod9 has not $address"
     sed -i "s/^pod3 .*/pod9 node2 $address/" "$LAB_STATE/pods"
     serve pod9
     # Its own packets pass the stack first, then flows of its own are installed.

@@ -49,9 +49,9 @@ until_true "$FOLLOWED_WITHIN" "node2 says that it has none" user_space_sends nod
 sleep 4
 equal "packets of node1's programs to node2, which is off" 0 "$(kernel_path_flow node1 outbound sent)"
 equal "why" "its probes say that its kernel path is not in use" "$(in_user_space node1 node2)"
-tartan node1 status | grep -qF "user space sends to 1 peer (its probes say that its kernel path is not in use)" ||
+grep -qF "user space sends to 1 peer (its probes say that its kernel path is not in use)" <<<"$(tartan node1 status)" ||
     fail "tartan status: $(tartan node1 status | grep -i 'kernel path')"
-tartan node1 peers --wide | grep -wF "$(underlay_of node2 4)" | grep -qF "its probes say that its kernel path is not in use" || fail "tartan peers: $(tartan node1 peers --wide)"
+grep -qF "its probes say that its kernel path is not in use" <<<"$(tartan node1 peers --wide | grep -wF "$(underlay_of node2 4)")" || fail "tartan peers: $(tartan node1 peers --wide)"
 
 say "flannel's node"
 in_ns pod1 ping -q -c 100 -i 0.01 "$(address_of pod3)" >"$SCRATCH/ping" || fail "ping of node3's pod"

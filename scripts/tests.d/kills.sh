@@ -186,7 +186,7 @@ start_in pod3 python3 "$TOOLS/held.py" serve "$PORT" "${SERVED[@]}"
 until_true 10 "pod3 serves" serves_all
 start_in pod1 "$LOAD" count "$SINK_PORT" >"$SCRATCH/sink"
 SINK=$PID
-until_true 5 "the sink listens" in_ns pod1 sh -c "ss -Hlun | grep -q :$SINK_PORT"
+until_true 5 "the sink listens" is_bound pod1 udp "$SINK_PORT"
 start_load
 start_in pod3 python3 "$TOOLS/bulk.py" receive "${SERVED[0]}" 5003 >"$SCRATCH/received"
 RECEIVER=$PID

@@ -152,7 +152,7 @@ drain() {
 }
 
 refused() {
-    said "$1" uninstall-cni | grep -q 'pods are attached'
+    grep -q 'pods are attached' <<<"$(said "$1" uninstall-cni)"
 }
 
 # said NODE CONTAINER: its log, of the node's pod of tartan-remove.

@@ -55,7 +55,7 @@ everything_works() {
     subnets_agree
     if [ "$REGISTRY" = kubernetes ]; then annotations_are_flannels; fi
     for node in $(nodes); do
-        pods | grep -q " $node " || fail "$node has no pod"
+        grep -q " $node " <<<"$(pods)" || fail "$node has no pod"
     done
     pods_reach_each_other
     services

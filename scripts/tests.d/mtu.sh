@@ -62,7 +62,7 @@ receive_at() {
     start_in "$pod" python3 "$TOOLS/icmp_errors.py" receive "$(address_of "$pod" "$family")" >"$SCRATCH/$pod"
     RECEIVER[$pod]=$PID
     EXPECTED[$pod]=
-    until_true 5 "the receiver in $pod" in_ns "$pod" sh -c 'ss -Hlun | grep -q :5004'
+    until_true 5 "the receiver in $pod" is_bound "$pod" udp 5004
 }
 
 # What came to a pod is what was to come, in order, and right to the byte.

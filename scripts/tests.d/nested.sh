@@ -170,6 +170,11 @@ container() {
     ip -n "$space" link delete box
 }
 
+# Whether node1's table names this address.
+guard_knows() {
+    grep -qF "$1" <<<"$(in_ns node1 nft list table inet tartan)"
+}
+
 # node3 gets another address: what the pods of node1 send there is dropped within a second.
 followed() {
     local mallory=192.0.2.250 list=$LAB_STATE/node1/nodes.toml node=node3
@@ -186,7 +191,7 @@ text = re.sub(f'(name = "{node}"\n)', rf'\1underlay-sources = ["{address}"]\n', 
 open(path, "w").write(text)
 PROGRAM
     mv "$SCRATCH/list" "$list"
-    until_true 1 "the guard knows $mallory" in_ns node1 sh -c "nft list table inet tartan | grep -q $mallory" || true
+    until_true 1 "the guard knows $mallory" guard_knows "$mallory" || true
     nests "to a new address" pod1 node1 "$mallory" "$(peer_inside node2 pod3)"
 }
 
@@ -272,7 +277,7 @@ for pod in pod1 pod3 pod5; do
     [ "$KERNEL$pod" != nopod5 ] || continue
     start_in "$pod" "$LOAD" count "$SINK_PORT" >"$SCRATCH/sink $pod"
     SINK[$pod]=$PID
-    until_true 5 "the sink of $pod listens" in_ns "$pod" sh -c "ss -Hlun | grep -q :$SINK_PORT"
+    until_true 5 "the sink of $pod listens" is_bound "$pod" udp "$SINK_PORT"
 done
 for FAMILY in $INNERS; do
     OUTER_LAST=$(carrier "$FAMILY" "$OUTSIDE")

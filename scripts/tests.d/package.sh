@@ -141,7 +141,7 @@ deb() {
     if dpkg_in_machine --remove tartan; then fail "the package was removed from under a pod"; fi
     grep -q 'drain the node first' "$SCRATCH/dpkg" || fail "the refusal does not say what to do: $(cat "$SCRATCH/dpkg")"
     unit_is node1 active || fail "a refused removal has stopped the agent"
-    in_machine node1 ip netns exec pod python3 "$TOOLS/pings.py" "$(address_of pod1)" 3 0.02 3 | grep -q '^3 received' ||
+    grep -q '^3 received' <<<"$(in_machine node1 ip netns exec pod python3 "$TOOLS/pings.py" "$(address_of pod1)" 3 0.02 3)" ||
         fail "the pod reaches no other after a refused removal"
     machine_pod_gone node1 pod
     dpkg_in_machine --purge tartan || fail "dpkg --purge: $(cat "$SCRATCH/dpkg")"
@@ -231,7 +231,7 @@ container_ends() {
 # container_is_replaced TAG: by one of another image, while a connection of the node to pod1 goes on.
 container_is_replaced() {
     start_in pod1 python3 "$TOOLS/held.py" serve 9000 "$(address_of pod1)"
-    until_true 10 "held.py serves" serves pod1 9000 || true
+    until_true 10 "held.py serves" is_bound pod1 tcp 9000 || true
     hold "node1 to pod1" node1 "$(address_of pod1)" 9000
     podman node1 tag "localhost/tartan:$1" localhost/tartan:newer
     container_ends
@@ -240,7 +240,7 @@ container_is_replaced() {
     container_ends
     run_container newer --cap-add MKNOD
     all_go_on "after a container that has no device took its place"
-    podman node1 logs tartan 2>&1 | grep -q 'made /dev/net/tun' || fail "a container without the device has not made the file"
+    grep -q 'made /dev/net/tun' <<<"$(podman node1 logs tartan 2>&1)" || fail "a container without the device has not made the file"
     container_ends
     without_device newer
     run_container newer
@@ -262,11 +262,7 @@ without_device() {
 }
 
 container_has_cleaned() {
-    podman node1 logs tartan 2>&1 | grep -q '/run/tartan: it is empty'
-}
-
-serves() {
-    ip netns exec "$PREFIX-$1" ss -Hltn "sport = :$2" | grep -q .
+    grep -q '/run/tartan: it is empty' <<<"$(podman node1 logs tartan 2>&1)"
 }
 
 container_forwards() {
@@ -331,7 +327,7 @@ release() {
     equal "lintian of the arm64 package" '' "$(lintian --fail-on none --allow-root "$SCRATCH"/one.dist/*arm64.deb 2>&1 | grep -v '^N: ')"
     equal "machines of the image for all" 'amd64 arm64' "$(platforms_of "$SCRATCH"/one.dist/tartan-*-image.tar)"
     rm "$SCRATCH"/one.dist/*arm64* "$SCRATCH"/one.dist/tartan-*-image.tar
-    if strings "$SCRATCH/one/target/x86_64-unknown-linux-musl/release/tartan" | grep -qF -e "$SCRATCH" -e "${CARGO_HOME:-$HOME/.cargo}"; then
+    if grep -qaF -e "$SCRATCH" -e "${CARGO_HOME:-$HOME/.cargo}" "$SCRATCH/one/target/x86_64-unknown-linux-musl/release/tartan"; then
         fail "the program holds paths of this machine"
     fi
     DIST=$SCRATCH/one.dist

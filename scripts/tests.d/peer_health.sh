@@ -98,7 +98,7 @@ until_true 5 "the path to node5 is measured" is_measured node5 1500 || true
 
 start_in pod5 python3 "$TOOLS/bulk.py" receive "$(address_of pod5)" 5201 >"$SCRATCH/received"
 receiver=$PID
-until_true 5 "the receiver listens" eval 'in_ns pod5 ss -Htln | grep -q 5201'
+until_true 5 "the receiver listens" is_bound pod5 tcp 5201
 start_in pod1 python3 "$TOOLS/bulk.py" send "$(address_of pod5)" 5201 $((1 << 32)) 4000000 >"$SCRATCH/sent"
 sender=$PID
 sleep 1

@@ -159,7 +159,7 @@ stays_and_is_told() {
 }
 
 has_mac() {
-    ip -n "$SPACE" link show dev "$VETH" | grep -q "ether $1"
+    grep -q "ether $1" <<<"$(ip -n "$SPACE" link show dev "$VETH")"
 }
 
 meddle_mac() {

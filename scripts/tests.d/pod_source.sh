@@ -117,11 +117,19 @@ for kind in sys.argv[2:]:
         s.sendto(bytes([int(kind)]) + bytes(23), ('fe80::1', 0, 0, socket.if_nametoindex('eth0')))" "$COUNT" "$@"
 }
 
+has_link_local() {
+    grep -q fe80 <<<"$(in_ns "$1" ip -6 address show dev eth0 scope link -tentative)"
+}
+
+checks_sources() {
+    grep -q drop <<<"$(in_ns "$1" nft list chain inet tartan prerouting)"
+}
+
 # Neighbour discovery and reports of multicast listeners (MLD) pass from a link-local address. What only routers say, and
 # everything else, does not.
 neighbour_discovery() {
     local before
-    until_true 5 "pod1 has a link-local address" in_ns pod1 sh -c 'ip -6 address show dev eth0 scope link -tentative | grep -q fe80'
+    until_true 5 "pod1 has a link-local address" has_link_local pod1
     before=$(forged_sources)
     icmp6 131 132 133 135 136 143
     counted "neighbour discovery and listener reports" "$before" 0
@@ -134,7 +142,7 @@ lab_up --nodes 2 --pods 2 --inside "$INSIDE" --outside "$INSIDE"
 for name in node1 node2 pod2 pod3; do
     start_in "$name" "$LOAD" count "$PORT" >"$SCRATCH/sink $name"
     SINKS+=("$PID")
-    until_true 5 "the sink of $name listens" in_ns "$name" sh -c "ss -Hlun | grep -q :$PORT"
+    until_true 5 "the sink of $name listens" is_bound "$name" udp "$PORT"
 done
 DESTINATIONS=$(destinations | jq -Rnc '[inputs]')
 mapfile -t OTHERS < <(others)
@@ -155,4 +163,4 @@ for name in node1 node2 pod2 pod3; do
     equal "datagrams that reached $name" "$((ARRIVING / 4))" "$(jq ".\"$PORT\".count" "$SCRATCH/sink $name")"
 done
 ip netns exec "$PREFIX-node1" nft flush chain inet tartan prerouting || fail "there is no check to flush"
-until_true 10 "a flushed check is there again" in_ns node1 sh -c 'nft list chain inet tartan prerouting | grep -q drop'
+until_true 10 "a flushed check is there again" checks_sources node1

@@ -188,7 +188,7 @@ full() {
     for ((i = 0; i < 20; i++)); do
         printf '%s' "$junk" | etcdctl put "/junk/$i" >/dev/null 2>&1 || break
     done
-    etcdctl alarm list | grep -q NOSPACE || fail "etcd has no alarm: $(etcdctl alarm list)"
+    grep -q NOSPACE <<<"$(etcdctl alarm list)" || fail "etcd has no alarm: $(etcdctl alarm list)"
     say "etcd refuses what is written: $(etcdctl alarm list)"
     within "$BACK_WITHIN" "node1 is in touch" has_no_problem node1 registry-lost
     # A service that starts has its record, and writes none.
@@ -219,7 +219,7 @@ secure() {
     within "$FOLLOWED_WITHIN" "node1 has what is new" knows node1 "$FOREIGN"
     # A password is nothing for other users of the host to see.
     for node in node1 node2; do
-        if tr '\0' ' ' <"/proc/$(service_pid "$node")/cmdline" | grep -q tartan-in-the-lab; then fail "the password is on the command line of $node's service"; fi
+        if grep -qaF tartan-in-the-lab "/proc/$(service_pid "$node")/cmdline"; then fail "the password is on the command line of $node's service"; fi
     done
     say "another password"
     etcdctl user passwd tartan --interactive=false <<<another-password >/dev/null
@@ -233,7 +233,7 @@ secure() {
 }
 
 is_refused() {
-    problem node1 registry-lost | grep -qi 'password'
+    grep -qi 'password' <<<"$(problem node1 registry-lost)"
 }
 
 say "$WHAT: registry $REGISTRY, $INSIDE"

@@ -188,7 +188,7 @@ lab_up --nodes 3 --pods 2 --backend "$BACKEND" --inside "$INSIDE" --outside "$OU
 RIGHTFUL=0
 start_in pod1 "$LOAD" count "$SINK_PORT" >"$SCRATCH/sink"
 SINK=$PID
-until_true 5 "the sink listens" in_ns pod1 sh -c "ss -Hlun | grep -q :$SINK_PORT"
+until_true 5 "the sink listens" is_bound pod1 udp "$SINK_PORT"
 # Whatever node1 says meanwhile, but ARP, neighbour discovery and group reports, would be an answer to a forger.
 capture net node1 "$SCRATCH/replies.pcap" -Q in '(ip or ip6)' and not '(icmp6 and (ip6[40] = 135 or ip6[40] = 136))' \
     and not 'ip6[6] = 0'

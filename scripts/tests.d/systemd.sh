@@ -230,7 +230,7 @@ not_seen() {
         code=0
         in_machine node1 tartan upgrade -o json --program "$hidden" >"$SCRATCH/upgrade" 2>&1 || code=$?
         equal "exit code, and outcome of an upgrade to $hidden" "1 unchanged" "$code $(jq -r .outcome "$SCRATCH/upgrade")"
-        jq -r .reason "$SCRATCH/upgrade" | grep -q 'the systemd unit does not see' ||
+        grep -q 'the systemd unit does not see' <<<"$(jq -r .reason "$SCRATCH/upgrade")" ||
             fail "the reason does not say that the unit does not see it: $(cat "$SCRATCH/upgrade")"
         equal "the service" "$service" "$(machine_service node1)"
         in_machine node1 rm "$hidden"
@@ -280,7 +280,7 @@ sockets() {
 }
 
 reloaded() {
-    in_machine node1 journalctl --no-pager -u tartan | grep -qi 'SIGHUP'
+    grep -qi 'SIGHUP' <<<"$(in_machine node1 journalctl --no-pager -u tartan)"
 }
 
 # With the drop-in: two capabilities, and programs in the kernel.

@@ -86,10 +86,6 @@ service_of_pod1() {
     jq -r --arg key "$1" '.[] | select(.name == "lab/pod1")[$key]' "$LAB_STATE/services.4"
 }
 
-serves() {
-    in_ns pod1 ss -Hltn "sport = :$PORT" | grep -q .
-}
-
 # Seconds since 1970 of a time of CLOCK_MONOTONIC in microseconds, which systemd gives.
 since_1970() {
     python3 -c 'import sys, time; print(f"{time.time() - time.monotonic() + int(sys.argv[1]) / 1e6:.6f}")' "$1"
@@ -220,7 +216,7 @@ machine_up node1
 install_unit
 pod_of_machine
 start_in pod1 python3 "$TOOLS/held.py" serve "$PORT" "$SERVED"
-until_true 10 "pod1 serves" serves
+until_true 10 "pod1 serves" is_bound pod1 tcp "$PORT"
 start_connections
 RECORDS=$(records)
 [ -n "$RECORDS" ] || fail "there is no record of an attached pod"

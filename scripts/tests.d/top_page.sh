@@ -50,7 +50,7 @@ looks busy
 in_ns node1 python3 "$TOOLS/top_page.py" "$SCRIPTS/lab" "$PREFIX" "$PICTURES" used || fail "the page in use"
 # It ends with its terminal.
 stop "$WEB" HUP
-if in_ns node1 ss -Hltn 'sport = :9892' | grep -q .; then fail "the page outlives its terminal"; fi
+if is_bound node1 tcp 9892; then fail "the page outlives its terminal"; fi
 law_one node1
 
 lab_up --nodes 2 --pods 1 --listed 200

@@ -51,7 +51,7 @@ prove() {
     before=$(udp_counter "$to" InDatagrams)
     start_in "$to" "$LOAD" count "$GOOD_PORT" "$FORGED_PORT" >"$SCRATCH/sink"
     sink=$PID
-    until_true 5 "the sink listens" in_ns "$to" sh -c "ss -Hlun | grep -q :$FORGED_PORT"
+    until_true 5 "the sink listens" is_bound "$to" udp "$FORGED_PORT"
     in_ns "$from" python3 "$TOOLS/segments.py" "$address" "$GOOD_PORT" "$SIZE" "$COUNT"
     for offset in ${OFFSETS[$family]}; do
         in_ns "$from" python3 "$TOOLS/segments.py" "$address" "$GOOD_PORT" "$SIZE" "$COUNT" \

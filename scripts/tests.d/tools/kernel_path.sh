@@ -82,11 +82,7 @@ serve() {
     start_in "$1" python3 "$TOOLS/steady.py" serve "$(address_of "$1" 4)" "${3:-9000}" >"$SCRATCH/${2:-arrivals}"
     # shellcheck disable=SC2034 # The tests use it.
     SERVER=$PID
-    until_true 5 "$1 serves" serves "$1" "${3:-9000}"
-}
-
-serves() {
-    ip netns exec "$PREFIX-$1" ss -Hlun "sport = $2" | grep -q .
+    until_true 5 "$1 serves" is_bound "$1" udp "${3:-9000}"
 }
 
 # talk POD POD [NAME [PORT PORT]]: RATE steady datagrams a second from one port to the other; the sender's process id is in

@@ -294,7 +294,7 @@ ctr_kill() {
 }
 
 ctr_stopped() {
-    ctr_in "$1" task ls | grep -q "^$2 .*STOPPED"
+    grep -q "^$2 .*STOPPED" <<<"$(ctr_in "$1" task ls)"
 }
 
 # cri NODE VERB ARG...

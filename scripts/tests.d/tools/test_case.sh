@@ -77,6 +77,11 @@ in_ns() {
     lab exec "$1" -- "${@:2}"
 }
 
+# is_bound NAME udp|tcp PORT: whether a socket in that namespace has this port.
+is_bound() {
+    [ -n "$(ip netns exec "$PREFIX-$1" ss -Hln "--$2" "sport = :$3")" ]
+}
+
 # Starts a command in a namespace; its process id is in $PID. Everything started ends with the test.
 start_in() {
     ip netns exec "$PREFIX-$1" "${@:2}" &
