@@ -9,9 +9,9 @@
 #
 # Connections: pod1 → pod3; node1 → the ClusterIP of pod3; client → the NodePort of pod3 at node1.
 #
-# handover.sh [--previous PROGRAM | --from COMMIT] BACKEND FAMILIES ROUNDS [killed], where FAMILIES is v4, v6 or dual, inside and outside. With `killed`,
-# SIGKILL meets the old keeper or the new one, in turn, in named steps of a hand-over, and at as many further moments, evenly over
-# one, as rounds. With --previous, the first agent is of that release, and with --from of a build of that commit (tools/build_of.sh): one that
+# handover.sh [--from PROGRAM|COMMIT] BACKEND FAMILIES ROUNDS [killed], where FAMILIES is v4, v6 or dual, inside and outside. With
+# `killed`, SIGKILL meets the old keeper or the new one, in turn, in named steps of a hand-over, and at as many further moments,
+# evenly over one, as rounds. With --from, the first agent is that program, or a build of that commit (tools/build_of.sh): one that
 # knows no hand-over, and is waited for.
 # alone: it measures pauses
 # case: vxlan v4 3
@@ -28,16 +28,10 @@
 . "$TOOLS/held_load.sh"
 
 OLDER=
-case ${1:-} in
---previous)
-    OLDER=$(readlink -f "$2")
+if [ "${1:-}" = --from ]; then
+    OLDER=$("$TOOLS/build_of.sh" "$2")
     shift 2
-    ;;
---from)
-    OLDER=$("$TOOLS/build_of.sh" "$2")/tartan
-    shift 2
-    ;;
-esac
+fi
 BACKEND=$1
 FAMILIES=$2
 ROUNDS=$3

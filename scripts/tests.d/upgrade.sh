@@ -9,11 +9,11 @@
 #
 # Connections, in each family: pod1 → pod3; node1 → the ClusterIP of pod3; client → the NodePort of pod3 at node1.
 #
-# upgrade.sh [--previous PROGRAM | --from COMMIT] BACKEND FAMILIES ROUNDS [killed], where FAMILIES is v4, v6 or dual, inside and
-# outside. With --previous, the agent is of that release first, and with --from, of a build of that commit (tools/build_of.sh), where
-# `previous` is the last tag. One that knows `tartan upgrade` is upgraded to this release and taken back, as often as rounds; then
-# services of each run below keepers of the other, by replaced files. Of one that does not know it, the service alone is replaced.
-# With `killed`, SIGKILL meets the keeper in three steps of an upgrade, and at as many further moments, evenly over one, as rounds.
+# upgrade.sh [--from PROGRAM|COMMIT] BACKEND FAMILIES ROUNDS [killed], where FAMILIES is v4, v6 or dual, inside and outside. With
+# --from, the agent is that program first, or a build of that commit (tools/build_of.sh), where `previous` is the last tag. One that
+# knows `tartan upgrade` is upgraded to this release and taken back, as often as rounds; then services of each run below keepers of
+# the other, by replaced files. Of one that does not know it, the service alone is replaced. With `killed`, SIGKILL meets the keeper
+# in three steps of an upgrade, and at as many further moments, evenly over one, as rounds.
 # alone: it measures pauses
 # case: vxlan dual 3 workers=2
 # case: udp v4 3
@@ -38,16 +38,10 @@
 . "$TOOLS/replaced_file.sh"
 
 PREVIOUS=
-case ${1:-} in
---previous)
-    PREVIOUS=$(readlink -f "$2")
+if [ "${1:-}" = --from ]; then
+    PREVIOUS=$("$TOOLS/build_of.sh" "$2")
     shift 2
-    ;;
---from)
-    PREVIOUS=$("$TOOLS/build_of.sh" "$2")/tartan
-    shift 2
-    ;;
-esac
+fi
 BACKEND=$1
 FAMILIES=$2
 ROUNDS=$3

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds the programs of another commit of this repository, in the profile of the tests, and prints the directory that they are in.
-# They are kept, below target/commits, for the next time.
+# Prints the path of an earlier `tartan`: the program that is named, or that of another commit of this repository, which is built
+# in the profile of the tests. What is built is kept, below target/commits, for the next time.
 #
-# build_of.sh COMMIT: `previous` is the last tag before this commit; as long as no release is tagged, the first commit whose agent
-# can be upgraded.
+# build_of.sh PROGRAM|COMMIT: `previous` is the last tag before this commit; as long as no release is tagged, the first commit
+# whose agent can be upgraded.
 set -euo pipefail
+if [ -f "$1" ]; then exec readlink -f "$1"; fi
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../../.."
 
 # The first commit with `tartan upgrade`.
@@ -29,4 +30,4 @@ if [ ! -e "$clone/built" ]; then
     env -u CARGO_TARGET_DIR "$clone/scripts/build" >&2 || die "commit $name does not build"
     touch "$clone/built"
 fi
-echo "$PWD/$clone/target/fast"
+echo "$PWD/$clone/target/fast/tartan"
