@@ -6,8 +6,8 @@
 #
 # cni_ctr.sh PART: run; dual, pods of both families; killed, of the container and of ctr; or leak
 # case: run
-# case: dual
 # case: killed
+# full: dual
 # full: leak
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"

@@ -7,7 +7,7 @@
 #
 # kernel_path_peers.sh file|etcd|kubernetes
 # case: etcd
-# case: kubernetes
+# full: kubernetes
 # full: file
 # Peers learn it from probes.
 export TARTAN_PROBE=true

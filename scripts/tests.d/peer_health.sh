@@ -13,7 +13,7 @@
 # peer_health.sh BACKEND
 # alone: it measures how soon a fault is found
 # case: vxlan
-# case: udp
+# full: udp
 export TARTAN_PROBE=true
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"

@@ -7,7 +7,7 @@
 # transfer.sh BACKEND PEER UNDERLAY, where PEER is tartan or kernel-vxlan. 1 GiB each way, with --full 10 GiB.
 # alone: eight flows at once fill the kernel's backlog of each core, which all namespaces share
 # case: vxlan kernel-vxlan offload workers=2
-# case: udp tartan wire workers=2
+# full: udp tartan wire workers=2
 # full: vxlan kernel-vxlan offload workers=1
 # full: vxlan kernel-vxlan no-tunnel workers=2
 # full: vxlan kernel-vxlan wire workers=2
