@@ -91,7 +91,7 @@ FILE=$PID
 started lines capture -o json --pod "$POD1" icmp
 LINES_PID=$PID
 until_true 10 "two captures run" captures_began 2
-in_ns pod1 ping -q -i 0.02 -c "$PINGS" "$POD2" >/dev/null
+in_ns pod1 python3 "$TOOLS/pings.py" "$POD2" "$PINGS" 0.02 5 >/dev/null
 forged mallory "$POD2" 3
 until_true 10 "the forged packets are in the file" grep -aq "UnknownPeer: " "$SCRATCH/all.pcapng"
 stop "$FILE" INT
@@ -143,8 +143,8 @@ chosen several capture -o json -c 7 --stage device
 COUNT_PID=$PID
 chosen piped capture -w - --peer "$(underlay_of node2 4)" --stage sent
 PIPED_PID=$PID
-in_ns pod1 ping -q -i 0.02 -c "$PINGS" "$POD2" >/dev/null
-in_ns pod1 ping -q -i 0.02 -c "$PINGS" "$POD3" >/dev/null
+in_ns pod1 python3 "$TOOLS/pings.py" "$POD2" "$PINGS" 0.02 5 >/dev/null
+in_ns pod1 python3 "$TOOLS/pings.py" "$POD3" "$PINGS" 0.02 5 >/dev/null
 in_ns pod1 ping -q -i 0.05 -c 3 -W 1 10.244.77.7 >/dev/null || true
 CODE=0
 wait "$COUNT_PID" || CODE=$?

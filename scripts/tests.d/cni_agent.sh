@@ -47,6 +47,10 @@ pod_of() {
     agent_json node1 pods | jq -c --arg container "$PREFIX-$1" '.pods[] | select(.container == $container)'
 }
 
+tells_of() {
+    [ -n "$(pod_of "$1")" ]
+}
+
 host_ifname() {
     pod_of "$1" | jq -r .host_ifname
 }
@@ -183,7 +187,7 @@ limits() {
     say "the service is killed"
     kill -KILL "$(service_pid node1)"
     in_force "$end" || fail "the limits went with the service"
-    until_true 10 "the next one tells the pod" pod_of pod1
+    until_true 10 "the next one tells the pod" tells_of pod1
     say "the pod goes"
     call DEL node1 pod1 || fail "DEL of pod1"
     equal "limiters left" '' "$(limiters)"

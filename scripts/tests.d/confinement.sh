@@ -87,7 +87,7 @@ renounced() {
     for thread in "${wanted[@]}"; do until_true 5 "the thread $thread has renounced files" has_renounced "$thread" || true; done
     while read -r thread; do
         found+="$(cat "/proc/$SERVICE/task/$thread/comm" 2>/dev/null) "
-    done < <(sed -nE 's/^([0-9]+) +landlock_restrict_self\(.*= 0$/\1/p' "$SCRATCH/landlock")
+    done < <(sed -nE 's/^([0-9]+) +(<\.\.\. )?landlock_restrict_self(\(| resumed>).*= 0$/\1/p' "$SCRATCH/landlock")
     say "threads that have renounced files: $found"
     stop "$tracer" INT
 }
@@ -97,7 +97,7 @@ has_renounced() {
     local thread
     for thread in "/proc/$SERVICE/task"/*; do
         if [ "$(cat "$thread/comm" 2>/dev/null)" = "$1" ]; then
-            grep -qE "^$(basename "$thread") +landlock_restrict_self\(.*= 0\$" "$SCRATCH/landlock"
+            grep -qE "^$(basename "$thread") +(<\.\.\. )?landlock_restrict_self(\(| resumed>).*= 0\$" "$SCRATCH/landlock"
             return
         fi
     done

@@ -67,11 +67,12 @@ load_survived() {
     wait "${RECEIVERS[$1]}" || fail "the TCP transfer did not survive at the receiver"
     equal "IPv$1 bytes and sha256 across the kills" "$(cat "$SCRATCH/sent$1")" "$(cat "$SCRATCH/received$1")"
     read -r gap answers < <(gaps "$SCRATCH/ping$1")
-    at_most "longest pause of the ping, ms" "$LARGEST_GAP" "$gap"
+    measured_at_most "longest pause of the ping, ms" "$LARGEST_GAP" "$gap"
     [ "$answers" -gt $((PINGS * 3 / 4)) ] || fail "only $answers of $PINGS pings were answered"
-    LOST=$((LOST + PINGS - answers))
     say "$answers of $PINGS pings were answered"
     last=$(last_ping "$SCRATCH/ping$1")
+    # ping waits for its last answers not long: what was sent behind the last that came may have been on its way, if it is little.
+    LOST=$((LOST + (PINGS - last > 25 ? PINGS : last) - answers))
     [ "$last" -gt $((PINGS - 100)) ] || fail "the path was dead at the end: the last answer was to ping $last of $PINGS"
 }
 
@@ -98,7 +99,7 @@ stands_still() {
     stop "$PID" INT
     read -r gap answers < <(gaps "$SCRATCH/hang")
     say "$answers pings were answered; the longest pause was $gap ms"
-    at_most "longest pause with a service that stood still, ms" "$LARGEST_GAP_OF_HANG" "$gap"
+    measured_at_most "longest pause with a service that stood still, ms" "$LARGEST_GAP_OF_HANG" "$gap"
     # Its workers had to stand still for two seconds; the programs of the kernel path carry the pings on.
     [ "$KERNEL_PATH" != off ] || [ "$gap" -gt 1500 ] || fail "it was killed after $gap ms already"
     grep -q 'worker [0-9]* has stood still for' "$LAB_STATE/node1/log" || fail "the log does not say why the service was killed"

@@ -66,7 +66,7 @@ says() {
 
 # answered FROM TO FAMILY: how many of three echo requests are.
 answered() {
-    in_ns "$1" ping -n -q -c 3 -i 0.1 -W 1 "$(address_of "$2" "$3")" | sed -n 's/.* \([0-9]*\) received.*/\1/p'
+    in_ns "$1" python3 "$TOOLS/pings.py" "$(address_of "$2" "$3")" 3 0.1 2 | cut -d ' ' -f 1
 }
 
 say "direct routing in a mixed cluster"

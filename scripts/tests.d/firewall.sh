@@ -91,7 +91,7 @@ appears() {
     firewall "$1" node1
     wait "${probes[@]}"
     for family in ${NUMBERS[$INSIDE]}; do
-        at_most "longest gap over IPv$family, ms, while $1's rules appear" "$LONGEST_GAP" "$(jq .gap "$SCRATCH/probe$family")"
+        measured_at_most "longest gap over IPv$family, ms, while $1's rules appear" "$LONGEST_GAP" "$(jq .gap "$SCRATCH/probe$family")"
     done
 }
 

@@ -209,7 +209,7 @@ light_beside_flood() {
         if [ "$lost" -lt "$least" ]; then least=$lost; fi
     done
     if [ "$(gathering node1 queues)" = true ]; then
-        at_most "pings lost of 100, at the best try" "$MOST_LOST" "$least"
+        measured_at_most "pings lost of 100, at the best try" "$MOST_LOST" "$least"
     fi
 }
 

@@ -77,6 +77,7 @@ ends() {
 
 # end NAME [SIGNAL]: its keeper ends.
 end() {
+    until_true 10 "the keeper of agent $1 is there" lives "$1"
     kill "-${2:-TERM}" "$(keeper_of "$1")"
     until_true 10 "agent $1 ends" ends "$1"
 }
@@ -103,12 +104,16 @@ services_of() {
     pgrep -P "$(keeper_of "$1")" || true
 }
 
+has_no_service() {
+    [ -z "$(services_of "$1")" ]
+}
+
 # one_forwards NAME: it does, and no other agent's service reads.
 one_forwards() {
     local name
     until_true 15 "agent $1 is ready" ready "$1" || return 0
     for name in "${!UNSHARE[@]}"; do
-        [ "$name" = "$1" ] || ! lives "$name" || equal "services of agent $name" '' "$(services_of "$name")"
+        [ "$name" = "$1" ] || ! lives "$name" || until_true 5 "agent $name has no service" has_no_service "$name" || true
     done
     equal "services of agent $1" 1 "$(services_of "$1" | wc -l)"
 }
@@ -121,12 +126,14 @@ holds() {
     find "$ROOT/run" "$ROOT/var" -printf '%P %y\n' 2>/dev/null | grep -v 'handed-over' | sort
 }
 
-# holds_nothing NAME: neither the device nor a socket of the node.
+# holds_nothing NAME: neither the device nor a lock, once it has let them go.
 holds_nothing() {
-    local keeper
-    keeper=$(keeper_of "$1")
-    equal "queues of the device and locks that agent $1 has" 0 \
-        "$(find "/proc/$keeper/fd" -lname '*/net/tun' -o -lname '*/run/tartan/lock' | wc -l)"
+    until_true 5 "agent $1 has no queue of the device, and no lock" has_let_go "$(keeper_of "$1")" || true
+}
+
+# has_let_go PROCESS
+has_let_go() {
+    [ -z "$(find "/proc/$1/fd" -lname '*/net/tun' -o -lname '*/run/tartan/lock')" ]
 }
 
 start_datagrams() {
@@ -150,8 +157,8 @@ stop_datagrams() {
     say "$1: $answered of $sent datagrams were answered; the longest time without one was $gap ms"
     # From which number on how many did not arrive: the others' answers did not.
     awk '$2 != last + 1 && NR > 1 { printf "%d+%d ", last + 1, $2 - last - 1 } { last = $2 } END { print "" }' "$SCRATCH/arrivals"
-    at_most "longest time without a datagram, ms" "$2" "$gap"
-    at_most "datagrams lost ($1)" "${3:-$((sent / OF_DATAGRAMS))}" $((sent - answered))
+    measured_at_most "longest time without a datagram, ms" "$2" "$gap"
+    measured_at_most "datagrams lost ($1)" "${3:-$((sent / OF_DATAGRAMS))}" $((sent - answered))
 }
 
 # hand_over FROM TO: TO takes over, and FROM stays and holds nothing.
@@ -307,10 +314,16 @@ without_a_name() {
     one_forwards patient
 }
 
+holds_as_before() {
+    [ "$(holds "$1")" = "$HELD" ]
+}
+
 # survives WHAT NAME: it forwards with what there was.
 survives() {
     one_forwards "$2"
     all_go_on "after $1"
+    # A start may still open sockets.
+    until_true 5 "agent $2 holds what was held" holds_as_before "$2" || true
     same "what agent $2 holds after $1" "$HELD" "$(holds "$2")"
 }
 

@@ -205,11 +205,18 @@ in_pieces() {
     counted "$what" "$node" "$(piece_counts)" sends "$from" "$(address_of "$pod" "$FAMILY")" "$LARGE" --cut --wait 0.2
     equal "$what: reported to the sender" "" "$ERRORS"
     EXPECTED[$pod]+="$LARGE right"$'\n'
+    until_true 5 "$what: the pieces are captured" has_packets "$SCRATCH/device.pcap" "$(wc -w <<<"$(pieces)")" || true
+    until_true 5 "$what: the wire is captured" has_packets "$SCRATCH/wire.pcap" 1 || true
     stop "$wire" INT
     stop "$device" INT
     equal "$what: what came out of the tunnel" "$(pieces)" "$(python3 "$TOOLS/icmp_errors.py" fragments "$SCRATCH/device.pcap" | xargs)"
     equal "$what: fragments on the underlay" 0 "$(frames 'ip[6:2] & 0x3fff != 0 or ip6[6] = 44')"
     [ "$(frames udp)" -gt 0 ] || fail "$what: nothing was captured on the underlay"
+}
+
+# has_packets FILE NUMBER: of a capture that goes on.
+has_packets() {
+    [ "$(tcpdump --count -nr "$1" 2>/dev/null | cut -d ' ' -f 1)" -ge "$2" ]
 }
 
 piece_counts() {
@@ -239,7 +246,7 @@ flood() {
     local before after answers
     sleep 0.4
     before=$(agent_json node1 drops)
-    sends pod1 "$UNOWNED" 100 --count 300 --wait 0.5
+    sends pod1 "$UNOWNED" 100 --count 300 --wait 2
     after=$(agent_json node1 drops)
     answers=$(grep -c "^$UNREACHABLE" <<<"$ERRORS")
     at_most "answers to a flood" $((33 + SEND_MS / 10)) "$answers"

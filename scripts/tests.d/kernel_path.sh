@@ -28,14 +28,13 @@ MOST_LOST_AT_FIRST=3
 under_load() {
     local most=$1 what=$2 pinger lost
     shift 2
-    start_in pod1 ping -n -q -i 0.001 -c "$PINGS" -W 2 "$(address_of pod2)" >"$SCRATCH/ping"
+    start_in pod1 python3 "$TOOLS/pings.py" "$(address_of pod2)" "$PINGS" 0.001 5 >"$SCRATCH/ping"
     pinger=$PID
     sleep 0.5
     "$@"
     wait "$pinger" || true
-    lost=$(awk '/packets transmitted/ { print $1 - $4 }' "$SCRATCH/ping")
-    [ "$lost" -le "$most" ] || fail "$what: $lost of $PINGS pings lost, at most $most may be"
-    say "$what: $lost of $PINGS pings lost"
+    lost=$((PINGS - $(cut -d ' ' -f 1 "$SCRATCH/ping")))
+    measured_at_most "$what: of $PINGS pings lost" "$most" "$lost"
 }
 
 transfer() {

@@ -98,8 +98,8 @@ service() {
     start_in pod3 python3 "$TOOLS/stream.py" serve "$(address_of pod3 4)" 8080
     in_ns pod1 python3 "$TOOLS/stream.py" talk "$address" "$port" 8 || fail "the Service's connection"
     equal "flows installed at the client's node" "$before1" "$(flows node1 installed)"
-    until_true 1 "flows of the Service's connection at the server's node" more_than "$before2" flows node2 installed
-    until_true 1 "translated flows are refused" more_than 0 refused_either
+    until_true 10 "flows of the Service's connection at the server's node" more_than "$before2" flows node2 installed
+    until_true 10 "translated flows are refused" more_than 0 refused_either
 }
 
 # One direction is known to connection tracking by the Service's address alone.
@@ -130,8 +130,8 @@ switch() {
         least2=$(flows node2 installed)
         nft_in node1 "add table ip turn; delete table ip turn"
         nft_in node2 "add table ip turn; delete table ip turn"
-        until_true 5 "turn $turn: back on the short path at node1" more_than "$least1" flows node1 installed || break
-        until_true 5 "turn $turn: back on the short path at node2" more_than "$least2" flows node2 installed || break
+        until_true 20 "turn $turn: back on the short path at node1" more_than "$least1" flows node1 installed || break
+        until_true 20 "turn $turn: back on the short path at node2" more_than "$least2" flows node2 installed || break
         kill -0 "$sender" 2>/dev/null || break
     done
     resets=$(($(resets pod1) + $(resets pod3) - before))
@@ -175,16 +175,16 @@ revoke() {
 
     ended=$(flows node1 ended)
     ip netns exec "$PREFIX-node1" conntrack -D -p udp --dport 9000 >"$SCRATCH/conntrack" 2>&1 || fail "conntrack -D"
-    until_true 2 "flows of a forgotten connection are removed" more_than "$ended" flows node1 ended
+    until_true 10 "flows of a forgotten connection are removed" more_than "$ended" flows node1 ended
 
     # The pod that has the address next is reached by its own interface.
     before2=$(flows node2 pods_revoked)
     cut_by "the pod is deleted" detach pod3 node2
-    until_true 2 "flows of a deleted pod are revoked" more_than "$before2" flows node2 pods_revoked
+    until_true 10 "flows of a deleted pod are revoked" more_than "$before2" flows node2 pods_revoked
     stop "$receiver"
     for cut in "${CUTS[@]}"; do
         IFS='|' read -r what cut until <<<"$cut"
-        at_most "$what: milliseconds to the last datagram" "$LATEST" "$(latest "$cut" "$until")"
+        measured_at_most "$what: milliseconds to the last datagram" "$LATEST" "$(latest "$cut" "$until")"
     done
     again
     stop "$SENDER"
@@ -311,7 +311,7 @@ kill_all() {
     watch_stack node2
     # A rule that is new revokes what is installed.
     sleep 0.5
-    until_true 10 "a datagram stream and a transfer leave the stack out" are_short
+    until_true 30 "a datagram stream and a transfer leave the stack out" are_short
     for node in node1 node2; do
         opened[$node]=$(open_in "$node")
         carriers[$node]=$(carriers "$node")
@@ -327,7 +327,7 @@ kill_all() {
         until=$(now)
         echo "$from $until" >>"$SCRATCH/dead"
         lab start "$node" >/dev/null
-        until_true 10 "turn $turn: the stack is left out again" are_short || break
+        until_true 30 "turn $turn: the stack is left out again" are_short || break
         kill -0 "$bulk" 2>/dev/null || fail "turn $turn: the transfer has ended" || break
     done
     for pid in "${forgers[@]}"; do stop "$pid"; done
@@ -457,7 +457,7 @@ reuse() {
         IFS='|' read -r pod what cut until <<<"$cut"
         for way in there here; do
             [ "$(arrivals 0 "$cut" "$way-$pod")" -gt "$RATE" ] || fail "$what: only $(arrivals 0 "$cut" "$way-$pod") datagrams before ($way)"
-            at_most "$what: milliseconds to the last datagram ($way)" "$LATEST" "$(latest "$cut" "$until" "$way-$pod")"
+            measured_at_most "$what: milliseconds to the last datagram ($way)" "$LATEST" "$(latest "$cut" "$until" "$way-$pod")"
         done
     done
     equal "datagrams to the pod on node5 before it had the address" 0 "$(arrivals 0 "$cut" there-pod9)"

@@ -129,8 +129,10 @@ figures() {
 }
 
 probes_survived() {
-    local found booked
+    local found booked full
     sleep 1
+    # What ping's own socket had no room for had arrived; the last column has that.
+    full=$(in_ns pod1 cat /proc/net/raw /proc/net/raw6 | awk '$1 != "sl" { sum += $NF } END { print sum + 0 }')
     stop "$PING" INT
     say "holes without a kill, ms: $(figures quiet)"
     found=$(figures kills)
@@ -142,8 +144,8 @@ probes_survived() {
     else
         measured_at_most "longest hole in the probes, ms" "$MOST_OF_FEW" "$(jq '.most | ceil' <<<"$found")"
     fi
-    booked=$(($(lost_in_crash node1) + $(lost_in_crash node2) + $(lost_in_kernel node1) + $(lost_in_kernel node2)))
-    at_most "probes lost, beside what is booked as lost in a crash or in the kernel" "$booked" "$(jq '[.lost_after[] | select(. != null)] | length' <<<"$found")"
+    booked=$((full + $(lost_in_crash node1) + $(lost_in_crash node2) + $(lost_in_kernel node1) + $(lost_in_kernel node2)))
+    at_most "probes lost, beside what is booked as lost in a crash or in the kernel, or came to a full socket" "$booked" "$(jq '[.lost_after[] | select(. != null)] | length' <<<"$found")"
 }
 
 # Every forged datagram was refused for its reason, or was in the hands of a service that was killed.

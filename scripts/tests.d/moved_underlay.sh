@@ -119,7 +119,7 @@ answered_since() {
 # back WHAT MOMENT: pods talk again soon after the moment.
 back() {
     until_true 5 "pods talk again $1" answered_since "$2" || return 0
-    at_most "ms until pods talk again $1" "$LARGEST_GAP" "$(answered_after "$2")"
+    measured_at_most "ms until pods talk again $1" "$LARGEST_GAP" "$(answered_after "$2")"
     kill -0 "$SENDER" 2>/dev/null || fail "the TCP connection did not survive: $1"
 }
 
@@ -144,7 +144,7 @@ move_of_the_address() {
     tell_move node2 0 1
     until_true 3 "the sockets of node1 move" bound_to 1
     sleep 1.5
-    at_most "longest pause of the ping across the move, ms" "$LARGEST_GAP" "$(longest_gap "$moment")"
+    measured_at_most "longest pause of the ping across the move, ms" "$LARGEST_GAP" "$(longest_gap "$moment")"
     same "addresses of the sockets of node1" "$(each 1)" "$(bound)"
     until_true 3 "node1 is well" all_well
 }
@@ -173,7 +173,7 @@ an_address_to_come() {
     until_true 3 "the address to come is a problem" problem_reported "$(underlay "$FAMILY" 2)"
     same "addresses of the sockets meanwhile" "$(each 1)" "$(bound)"
     sleep 0.5
-    at_most "longest pause of the ping meanwhile, ms" "$LARGEST_GAP" "$(longest_gap "$moment")"
+    measured_at_most "longest pause of the ping meanwhile, ms" "$LARGEST_GAP" "$(longest_gap "$moment")"
     addresses add 2
     until_true 3 "the sockets of node1 move to the address that came" bound_to 2
     moment=$(now)
@@ -260,7 +260,7 @@ a_start_without_the_list() {
     until_true 5 "the agent is started" test "$LAB_STATE/node1/pid" -nt "$SCRATCH/stopped"
     moment=$(stat -c %.9Y "$LAB_STATE/node1/pid")
     until_true 5 "pods talk by the last good state" answered_since "$moment"
-    at_most "ms from the start of the agent until pods talk, without a list" 1000 "$(answered_after "$moment")"
+    measured_at_most "ms from the start of the agent until pods talk, without a list" 1000 "$(answered_after "$moment")"
     until_true 3 "the missing list is a problem" problem_reported "leases from cache stay in force"
     mv "$list.gone" "$list"
     wait "$starting"

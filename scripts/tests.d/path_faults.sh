@@ -116,15 +116,21 @@ both_gone() {
 meanwhile() {
     (
         SCRATCH=$(mktemp -d -p "$SCRATCH")
-        FAILURES=0
+        FAILURES=0 TOO_SLOW=0
         "$@"
-        exit "$((FAILURES > 0))"
+        exit "$((FAILURES == 0 ? 0 : FAILURES == TOO_SLOW ? 75 : 1))"
     ) &
     MEANWHILE=$!
 }
 
 joined() {
-    wait "$MEANWHILE" || fail "node2, as said above"
+    local code=0
+    wait "$MEANWHILE" || code=$?
+    case $code in
+    0) ;;
+    75) too_late "node2, as said above" ;;
+    *) fail "node2, as said above" ;;
+    esac
 }
 
 # narrower BYTES NODE: larger packets to it are lost without a word, as where a firewall drops frag-needed and

@@ -42,13 +42,20 @@ is_well() {
     tartan "$1" status && tartan "$1" peers
 }
 
-# found NODE PEER STATE CODE
+begins() {
+    BEGAN=$(clock)
+    BEGAN_AT=$(date +%s)
+}
+
+# found NODE PEER STATE CODE: within 10 s of `begins`.
 found() {
-    local left
-    left=$((10 - ($(clock) - BEGAN) / 100))
-    until_true "$left" "$2 is $3 to $1 within 10 s" is_state "$1" "$2" "$3" ||
+    local since
+    until_true 30 "$2 is $3 to $1" is_state "$1" "$2" "$3" ||
         say "it is $(agent_json "$1" peers | jq -c --arg peer "$2" '.peers[] | select(.name == $peer) | {state, reason, paths}')"
-    [ "$4" = - ] || until_true "$left" "$1 reports $4 of $2 within 10 s" is_reported "$1" "$4" "$2" || true
+    until_true 30 "$1 reports $4 of $2" is_reported "$1" "$4" "$2" || return 0
+    # To look at so many peers takes longer than the bar: the agent says when it knew.
+    since=$(agent_json "$1" status | jq --arg code "$4" --arg peer "$2" '[.problems[] | select(.code == $code and .subject == $peer).since] | min')
+    measured_at_most "seconds until $1 reports $4 of $2" 10 $((since - BEGAN_AT))
 }
 
 # on_the_way RULE...: what a switch between the nodes loses; without a rule nothing any more.
@@ -104,7 +111,7 @@ sender=$PID
 sleep 1
 
 say "the faults begin"
-BEGAN=$(clock)
+begins
 on_the_way "ip daddr $(underlay_of node3 4) drop;" "ip daddr $(underlay_of node5 4) ip length > $NARROW drop;"
 lab stop node2 &
 stopping=$!
@@ -114,7 +121,7 @@ if [ "$BACKEND" = vxlan ]; then
 fi
 found node1 node5 narrow peer-narrow
 took=$(($(clock) - BEGAN))
-at_most "hundredths of a second until the black hole is found" 500 "$took"
+measured_at_most "hundredths of a second until the black hole is found" 500 "$took"
 equal "MTU of the path to node5" "$NARROW 1500" \
     "$(agent_json node1 peers | jq -r '.peers[] | select(.name == "node5").paths[0] | "\(.mtu_measured) \(.mtu_configured)"')"
 wait "$stopping"
@@ -136,7 +143,7 @@ sleep 1
 [ $(($(arrived) - before)) -gt 1000000 ] || fail "TCP does not go on over the narrow path: $(($(arrived) - before)) bytes in a second"
 
 say "the faults end"
-BEGAN=$(clock)
+begins
 on_the_way
 if [ "$BACKEND" = vxlan ]; then
     vni 1
@@ -144,7 +151,8 @@ if [ "$BACKEND" = vxlan ]; then
 fi
 lab start node2
 for node in node1 node3 node4; do
-    until_true $((10 - ($(clock) - BEGAN) / 100)) "$node is well 10 s after the faults" is_well "$node" || tartan "$node" status || true
+    until_true 30 "$node is well after the faults" is_well "$node" || tartan "$node" status || true
+    measured_at_most "hundredths of a second until $node is well" 1000 $(($(clock) - BEGAN))
 done
 if [ "$BACKEND" = vxlan ]; then
     case $(state node1 node8) in
@@ -153,14 +161,14 @@ if [ "$BACKEND" = vxlan ]; then
     esac
 fi
 say "an agent that starts while a peer is dead"
-BEGAN=$(clock)
+begins
 on_the_way "ip daddr $(underlay_of node4 4) drop;"
 found node1 node4 silent peer-silent
 lab stop node1
-BEGAN=$(clock)
+begins
 lab start node1
 found node1 node4 silent peer-silent
-BEGAN=$(clock)
+begins
 on_the_way
 until_true 10 "node4 is up 10 s after it came back" is_state node1 node4 up || true
 stop "$sender"

@@ -19,18 +19,15 @@ SPACE=$PREFIX-node1
 SECONDS_TO_REPAIR=2
 
 facts() {
-    local family key
+    local family
     for family in $(families "$INSIDE"); do
         ip -n "$SPACE" "-$family" route show table all dev "$VETH" proto static
         ip -n "$SPACE" "-$family" neigh show dev "$VETH" nud permanent
     done | sort
     ip -n "$SPACE" -j link show dev "$VETH" | jq -c '.[0] | {mtu, address, ifalias, up: (.flags | index("UP") != null)}'
-    for key in forwarding accept_redirects send_redirects accept_source_route arp_ignore rp_filter; do
-        ip netns exec "$SPACE" sysctl -n "net.ipv4.conf.$VETH.$key"
-    done
-    for key in accept_ra accept_redirects forwarding disable_ipv6; do
-        ip netns exec "$SPACE" sysctl -n "net.ipv6.conf.$VETH.$key"
-    done
+    ip netns exec "$SPACE" sysctl -n \
+        "net.ipv4.conf.$VETH."{forwarding,accept_redirects,send_redirects,accept_source_route,arp_ignore,rp_filter} \
+        "net.ipv6.conf.$VETH."{accept_ra,accept_redirects,forwarding,disable_ipv6}
 }
 
 as_before() {

@@ -15,6 +15,11 @@ CNI=$1
 ROOT=$LAB_STATE/node1
 PINGS=400
 
+# is_program PROCESS NAME: it is that program, and not bash any more, which is to become it.
+is_program() {
+    [ "$(cat "/proc/$1/comm")" = "$2" ]
+}
+
 node() {
     in_ns node1 "$@"
 }
@@ -205,6 +210,7 @@ same "the node after it was shown" "$LEFT" "$(census)"
 say "a daemon that runs is named, and nothing is removed"
 cp "$(command -v sleep)" "$SCRATCH/$DAEMON"
 start_in node1 "$SCRATCH/$DAEMON" 60
+until_true 5 "$DAEMON runs" is_program "$PID" "$DAEMON"
 cleanup --remove
 equal "exit code beside $DAEMON" 1 "$CODE"
 grep -q "nothing was removed: .* process $PID (.*$DAEMON" "$SCRATCH/said" || fail "it does not name the daemon: $(cat "$SCRATCH/said")"
@@ -223,6 +229,7 @@ if [ "$CNI" = flannel ]; then
     say "k3s has flannel inside"
     cp "$(command -v sleep)" "$SCRATCH/k3s-server"
     start_in node1 "$SCRATCH/k3s-server" 60
+    until_true 5 "k3s-server runs" is_program "$PID" k3s-server
     cleanup --remove
     equal "exit code beside k3s" 1 "$CODE"
     same "the node beside k3s" "$LEFT" "$(census)"

@@ -196,7 +196,7 @@ across() {
     for name in "${!ping[@]}"; do
         wait "${ping[$name]}" || fail "pings of $name"
         lost=$((PINGS - $(cut -d ' ' -f 1 "$SCRATCH/$name")))
-        at_most "$what: pings lost of $PINGS, $name" "$MOST_LOST" "$lost"
+        measured_at_most "$what: pings lost of $PINGS, $name" "$MOST_LOST" "$lost"
     done
     for name in "${!stream[@]}"; do
         if wait "${stream[$name]}"; then

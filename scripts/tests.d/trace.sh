@@ -33,7 +33,7 @@ refused() {
     trace "${@:3}"
     equal "$1: what refuses it" "$2" "$(refusing)"
     equal "$1: exit code" 1 "$CODE"
-    at_most "$1: ms" 2000 "$TOOK"
+    measured_at_most "$1: ms" 2000 "$TOOK"
     jq -e '[.stages[] | select(.result == "refuses") | .reason != "" and .remedy != ""] | all' "$SCRATCH/trace.json" >/dev/null ||
         fail "$1: no reason or no remedy: $(jq -c '.stages[-1]' "$SCRATCH/trace.json")"
 }
@@ -49,7 +49,7 @@ well() {
         jq -c '.stages[] | select(.result != "passes")' "$SCRATCH/trace.json" >&2
         return 0
     }
-    at_most "$1: ms" 2000 "$TOOK"
+    measured_at_most "$1: ms" 2000 "$TOOK"
 }
 
 # traced WHAT PACKET: the packet that the last trace was of.
@@ -166,7 +166,7 @@ jq -e '.live.read > 0 and .live.sent == .live.read and .live.received > 0' "$SCR
 lab stop node2 >/dev/null
 trace "${POD2%.*}.0"
 equal "a peer that is down: exit code" 1 "$CODE"
-at_most "a peer that is down: ms" 2000 "$TOOK"
+measured_at_most "a peer that is down: ms" 2000 "$TOOK"
 jq -e '.stages[-1] | .stage == "other-side" and .code == "no-answer" and .result == "refuses"' "$SCRATCH/trace.json" >/dev/null ||
     fail "a peer that is down: $(jq -c '.stages[-2:]' "$SCRATCH/trace.json")"
 

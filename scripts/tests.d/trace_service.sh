@@ -59,7 +59,7 @@ place() {
 endpoints() {
     trace "$(service "$1")" --tcp 80
     equal "IPv$FAMILY, $1: endpoints" "$(places "${@:2}")" "$(of '.endpoints[]' | sort | paste -sd ' ')"
-    at_most "IPv$FAMILY, $1: ms" 2000 "$TOOK"
+    measured_at_most "IPv$FAMILY, $1: ms" 2000 "$TOOK"
 }
 
 # traced SERVICE POD CODE [PEER]: the packet is traced to that pod, by that kind of route, and nothing refuses it.

@@ -69,13 +69,13 @@ state_firewall
 talk "a firewall that matches on state"
 mapfile -t STRANGERS < <(seq -f "${NODE1%1}%g" 10 240)
 in_ns mallory python3 "$TOOLS/flood.py" "$NODE1" 8472 "$FLOOD" "${STRANGERS[@]}"
-equal "datagrams of strangers that arrived" "$FLOOD" "$(arrived)"
+measured_at_most "datagrams of strangers that did not arrive" 0 $((FLOOD - $(arrived)))
 at_least "tracked after a flood of strangers" 1000 "$(tracked)"
 at_most "tracked after a flood of strangers" 1300 "$(tracked)"
 start_in mallory python3 "$TOOLS/flood.py" "$NODE1" 8472 "$FLOOD" "$NODE2"
 talk "under a flood from a peer's address"
 wait "$PID"
-equal "datagrams of both floods that arrived" $((2 * FLOOD)) "$(arrived)"
+measured_at_most "datagrams of both floods that did not arrive" 0 $((2 * FLOOD - $(arrived)))
 at_least "tracked after a flood from a peer's address" 16000 "$(tracked)"
 at_most "tracked after a flood from a peer's address" "$BOUND" "$(tracked)"
 talk "after both floods"

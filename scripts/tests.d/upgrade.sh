@@ -61,16 +61,17 @@ start_probes() {
 
 # stop_probes WHAT MILLISECONDS: what became of the probes.
 stop_probes() {
-    local gap answers sent lost
+    local gap answers sent lost flying
     sleep 1
     stop "$PING" INT
     read -r gap answers < <(gaps "$SCRATCH/ping")
     sent=$(sed -nE 's/^([0-9]+) packets transmitted.*/\1/p' "$SCRATCH/ping")
-    # The last may be on its way.
+    # What was sent behind the last that was answered may be on its way, up to half a second of it. Numbers have 16 bits.
+    flying=$(((sent - $(sed -nE 's/.*bytes from .* icmp_seq=([0-9]+) .*/\1/p' "$SCRATCH/ping" | tail -n 1)) & 65535))
     lost=$((sent - answers))
-    [ "$lost" -le 0 ] || grep -q "icmp_seq=$sent " "$SCRATCH/ping" || lost=$((lost - 1))
+    [ "$flying" -gt 250 ] || lost=$((lost - flying))
     say "$1: $answers of $sent probes were answered; the longest pause was $gap ms"
-    at_most "longest pause of the probes, ms" "$2" "$gap"
+    measured_at_most "longest pause of the probes, ms" "$2" "$gap"
     at_most "probes lost ($1), times $OF_PROBES, against those sent" "$sent" $((lost * OF_PROBES))
 }
 
@@ -161,7 +162,7 @@ slow() {
     mkdir -p "$SCRATCH/slow"
     cat >"$file" <<TEXT
 #!/bin/sh
-[ "\$1" != version ] || sleep 0.5
+[ "\$1" != version ] || { : >"$SCRATCH/asked"; sleep 1; }
 exec "$1" "\$@"
 TEXT
     chmod 755 "$file"
@@ -174,7 +175,8 @@ stuck() {
     pid=$(service_pid node1)
     start_in node1 "$BIN/tartan" --root "$LAB_STATE/node1" upgrade --program "$(slow "$1")" -o json >"$SCRATCH/upgrade" 2>&1
     # It has taken the request, and the keeper asks the program for its version.
-    sleep 0.2
+    until_true 10 "the program is asked" test -e "$SCRATCH/asked"
+    rm "$SCRATCH/asked"
     kill -STOP "$pid"
     wait "$PID" || code=$?
     kill -CONT "$pid" 2>/dev/null || true
@@ -281,6 +283,10 @@ holds() {
     find "$LAB_STATE/node1/run" "$LAB_STATE/node1/var" -printf '%P %y\n' 2>/dev/null | sort
 }
 
+holds_as_before() {
+    [ "$(holds)" = "$HELD" ]
+}
+
 # kill_keeper STEP: nothing of the agent is left but what a start adopts, and one forwards.
 kill_keeper() {
     local keeper
@@ -289,6 +295,8 @@ kill_keeper() {
     until_true 5 "both services end with their keeper, $1" has_no_agent || agent_processes
     "$SCRIPTS/lab" start --prefix "$PREFIX" node1 >/dev/null || fail "node1 does not start after SIGKILL $1"
     all_go_on "after SIGKILL $1"
+    # A start may still open sockets.
+    until_true 5 "the agent holds what was held" holds_as_before || true
     same "what the agent holds, after SIGKILL $1 and a start" "$HELD" "$(holds)"
     equal "restarts, and problems" '0 []' "$(agent_json node1 status | jq -c '"\(.restarts) \([.problems[].code])"' -r)"
 }
@@ -339,7 +347,7 @@ killed() {
     for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do
         delay=$((whole * ROUND / ROUNDS))
         start_in node1 "$BIN/tartan" --root "$LAB_STATE/node1" upgrade --program "$next" >"$SCRATCH/upgrade" 2>&1
-        sleep "$(printf '0.%03d' "$delay")"
+        sleep "$((delay / 1000)).$(printf %03d $((delay % 1000)))"
         kill_keeper "$delay ms after an upgrade began"
         wait "$PID" || true
         say "the command had said: $(paste -sd ';' "$SCRATCH/upgrade")"

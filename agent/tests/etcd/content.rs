@@ -1,6 +1,6 @@
 //! What others write, right and wrong.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::node::{Node, UDP, VXLAN, announcement, config, run};
 use super::server::{PREFIX, Server};
@@ -230,15 +230,20 @@ fn a_changed_configuration_is_reported_and_a_broken_one_changes_nothing() {
 fn a_record_that_changes_all_the_time_is_reported_now_and_then() {
     run(async {
         let (server, mut node) = cluster().await;
-        let before = node.updates;
+        let (before, began) = (node.updates, Instant::now());
         for number in 0..300u32 {
             let address = 100 + number % 97;
             let value = format!(r#"{{"PublicIP":"192.0.2.{address}"}}"#);
             server.put("subnets/10.244.99.0-24", &value).await;
             node.pause(Duration::from_millis(10)).await;
         }
-        let reported = node.updates - before;
-        assert!((2..=12).contains(&reported), "{reported} lists in 3 s");
+        let (reported, took) = (node.updates - before, began.elapsed().as_secs());
+        // Some at once, then one a second for as long as it goes on: three, on a machine that is not busy.
+        let most = 9 + usize::try_from(took).unwrap();
+        assert!(
+            (2..=most).contains(&reported),
+            "{reported} lists in {took} s"
+        );
         server.delete("subnets/10.244.99.0-24").await;
         node.within(Duration::from_secs(2), "the last change", |node| {
             !node.names().contains(&"10.244.99.0-24")

@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 
-from campaign_pods import Wrong
+from campaign_pods import Slow, Wrong
 
 # The plugin's own files beside the records: the lock, and two hints of the range.
 NOT_RECORDS = {".lock", ".last", ".resting"}
@@ -48,7 +48,7 @@ class Census:
             print(f"STATUS takes {usual:.1f} ms")
             if usual < LONGEST_STATUS:
                 return
-        raise Wrong(f"STATUS takes {usual:.1f} ms, less than {LONGEST_STATUS} is promised")
+        raise Slow(f"STATUS takes {usual:.1f} ms, less than {LONGEST_STATUS} is promised")
 
     def status(self):
         """Milliseconds of one STATUS."""

@@ -15,6 +15,10 @@ class Wrong(Exception):
     """What must not be."""
 
 
+class Slow(Exception):
+    """What a clock alone decides."""
+
+
 class Answer:
     """How one call of the plugin ended; `code` is None when we killed it, 0 on success."""
 

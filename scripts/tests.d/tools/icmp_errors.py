@@ -105,13 +105,15 @@ def receive(order):
     ending = Ending()
     server = socket.socket(family(order.address), socket.SOCK_DGRAM)
     server.bind((order.address, PORT))
-    server.settimeout(0.1)
-    while not ending.told:
+    server.settimeout(0.3)
+    while True:
         try:
             data = server.recv(65536)
             print(len(data), "right" if data == request(len(data)) else "wrong")
         except TimeoutError:
-            pass
+            # What had arrived is read by then.
+            if ending.told:
+                break
 
 
 def fragments(order):

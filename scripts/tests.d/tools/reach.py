@@ -21,7 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 PATIENCE = 1.0
 # The second time.
-MORE_PATIENCE = 2.5
+MORE_PATIENCE = 5.0
+# Of a server, for the rest of a request: a client may wait for a core.
+SERVER_PATIENCE = 60.0
 # Connections at a time.
 WORKERS = 48
 # Times that "same" asks.
@@ -42,7 +44,7 @@ def serve_tcp(listener, name):
 
 def answer_tcp(connection, name, peer):
     with connection:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(SERVER_PATIENCE)
         try:
             if len(connection.recv(len(REQUEST), socket.MSG_WAITALL)) == len(REQUEST):
                 connection.sendall(f"{name} {peer[0]}".encode())
@@ -85,14 +87,17 @@ def ask_once(protocol, own, address, port, patience=PATIENCE):
         return errno.errorcode.get(error.errno, str(error))
 
 
-def ask(protocol, kind, own, address, port):
+def ask_twice(protocol, own, address, port):
     answer = ask_once(protocol, own, address, port)
-    if answer == TIMEOUT:
-        answer = ask_once(protocol, own, address, port, MORE_PATIENCE)
+    return ask_once(protocol, own, address, port, MORE_PATIENCE) if answer == TIMEOUT else answer
+
+
+def ask(protocol, kind, own, address, port):
+    answer = ask_twice(protocol, own, address, port)
     if kind == "one" or " " not in answer:
         return answer
     # What the first question has made the node remember holds for all that follow.
-    answers = {ask_once(protocol, own, address, port).split(" ")[0] for _ in range(REPEATS)}
+    answers = {ask_twice(protocol, own, address, port).split(" ")[0] for _ in range(REPEATS)}
     return "one server" if len(answers) == 1 and TIMEOUT not in answers else f"several servers {sorted(answers)}"
 
 

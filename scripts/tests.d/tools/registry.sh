@@ -164,7 +164,7 @@ came_since() {
 # soon TEXT WHAT NAME MOMENT: it comes within the time that nodes have to follow.
 soon() {
     until_true 10 "$1" came_since "${@:2}" || return 0
-    at_most "ms: $1" $((FOLLOWED_WITHIN * 1000)) "$(since "${@:2}")"
+    measured_at_most "ms: $1" $((FOLLOWED_WITHIN * 1000)) "$(since "${@:2}")"
 }
 
 # steady NAME FROM TO SECONDS [4|6]: pings every 20 ms for so long, in the background; `all_answered NAME` waits for them.
