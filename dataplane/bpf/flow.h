@@ -116,16 +116,6 @@ static __always_inline void reverse(struct flow_key *to, const struct flow_key *
 	to->protocol = from->protocol;
 }
 
-/* A flow begins or ends: from now on the host's stack has both directions. To remove what is not there would cost a lock;
- * most connections are too short to have an entry. */
-static __always_inline void end_flow(const struct flow_key *out, const struct flow_key *in)
-{
-	if (bpf_map_lookup_elem(&flows_out, out))
-		bpf_map_delete_elem(&flows_out, out);
-	if (bpf_map_lookup_elem(&flows_in, in))
-		bpf_map_delete_elem(&flows_in, in);
-}
-
 /* Tells control; a full ring forgets it. */
 static __always_inline void post(__u32 kind, __u32 peer, __u32 epoch, __u32 mtu, const struct flow_key *key)
 {
@@ -147,6 +137,19 @@ static __always_inline void forget_seen(const struct flow_key *key)
 
 	if (seen_before)
 		seen_before->packets = 0;
+}
+
+/* This packet begins or ends a flow, whose other direction is `back`: from now on the host's stack has both. To remove what is
+ * not there would cost a lock; most connections are too short to have an entry. Those that have the same ports one after the
+ * other are not counted as one: each direction begins with a SYN of its own. */
+static __always_inline void begin_or_end(const struct inner *inner, const struct flow_key *back, void *flows, void *flows_back)
+{
+	if (bpf_map_lookup_elem(flows, &inner->key))
+		bpf_map_delete_elem(flows, &inner->key);
+	if (bpf_map_lookup_elem(flows_back, back))
+		bpf_map_delete_elem(flows_back, back);
+	if (inner->ends & TCP_SYN)
+		forget_seen(&inner->key);
 }
 
 /* Whether this packet of a flow without entry is one at which the flow is proposed. */

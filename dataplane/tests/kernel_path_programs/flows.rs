@@ -557,6 +557,32 @@ fn a_flow_is_proposed_after_some_packets_and_then_ever_less_often() {
     }
 }
 
+/// Each direction by its own SYN. Otherwise one short connection after the other would make a flow.
+#[test]
+fn connections_one_after_the_other_with_the_same_ports_are_not_counted_as_one() {
+    let mut rig = rig();
+    let (out, back) = (Inner::out().tcp(0), Inner::back().tcp(0));
+    for _ in 0..2 {
+        for _ in 1..FLOW_AFTER {
+            rig.run("tunnel_out", &out.bytes(), Context::default());
+            rig.run("pod_in", &to_pod(&back), Context::default());
+        }
+        let syn = from_pod(&Inner::out().tcp(SYN));
+        rig.run("pod_out", &syn, Context::default());
+        let syn = from_peer(&Inner::back().tcp(SYN));
+        rig.run("underlay_in", &syn, Context::default());
+        assert_eq!(rig.posted(), []);
+    }
+    for number in 1..=FLOW_AFTER {
+        assert_eq!(rig.posted(), []);
+        // What ends it does not count it anew.
+        let fin = from_pod(&Inner::out().tcp(FIN));
+        rig.run("pod_out", &fin, Context::default());
+        rig.run("tunnel_out", &out.bytes(), Context::default());
+        assert_eq!(rig.posted().len(), usize::from(number == FLOW_AFTER));
+    }
+}
+
 #[test]
 fn what_can_be_no_flow_is_not_proposed() {
     let mut rig = rig();

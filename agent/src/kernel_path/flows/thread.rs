@@ -24,6 +24,7 @@ use super::budget::Budget;
 use super::conntrack::Tracking;
 use super::counts::FlowCounts;
 use super::facts::FlowFacts;
+use super::noted::Noted;
 use super::policy;
 use super::refusal::Refusal;
 use super::revoke::{Cause, Effect, Watch};
@@ -40,6 +41,7 @@ pub(super) struct Work {
     others: mpsc::Sender<Event>,
     counts: Arc<FlowCounts>,
     budget: Budget,
+    noted: Noted,
     /// When a refusal of the kernel was logged last.
     warned: Option<Duration>,
     /// Proposals read since `window` began.
@@ -76,6 +78,7 @@ impl Work {
             others,
             counts,
             budget: Budget::new(now),
+            noted: Noted::new(now),
             warned: None,
             read: 0,
             window: now,
@@ -108,10 +111,10 @@ impl Work {
                 return Ok(());
             }
             let facts = Arc::clone(&self.facts.borrow_and_update());
-            let (table, counts) = (&self.table, &self.counts);
+            let (table, counts, noted) = (&self.table, &self.counts, &self.noted);
             let mut failure = None;
             let mut revoke = |effect| {
-                if let Err(error) = apply(table, counts, effect) {
+                if let Err(error) = apply(table, counts, noted, effect) {
                     failure.get_or_insert(error);
                 }
             };
@@ -241,6 +244,7 @@ impl Work {
         };
         let followed = self.watch.follow_connections(grant.until);
         followed.map_err(|error| self.warn(&error, now))?;
+        self.noted.note(direction, &key, now);
         self.table.install(&grant).map_err(|error| match error {
             InstallError::OtherEpoch => Refusal::Outdated,
             InstallError::NotPeers => Refusal::NoPeer,
@@ -263,7 +267,12 @@ impl Work {
     }
 }
 
-fn apply(table: &FlowTable, counts: &FlowCounts, effect: Effect) -> Result<(), KernelPathError> {
+fn apply(
+    table: &FlowTable,
+    counts: &FlowCounts,
+    noted: &Noted,
+    effect: Effect,
+) -> Result<(), KernelPathError> {
     match effect {
         Effect::All(cause) => {
             table.next_epoch()?;
@@ -280,7 +289,9 @@ fn apply(table: &FlowTable, counts: &FlowCounts, effect: Effect) -> Result<(), K
             let mut was_there = false;
             for key in [original, reply] {
                 for direction in [Direction::Outbound, Direction::Inbound] {
-                    was_there |= table.remove(direction, &key)?;
+                    if noted.may_have(direction, &key) {
+                        was_there |= table.remove(direction, &key)?;
+                    }
                 }
             }
             if was_there {
