@@ -187,7 +187,8 @@ struct event {
 /* Value of `seen`: packets (a super-packet is one) of a flow that the host's stack carried in this epoch. The flow is
  * proposed at flow_after packets, and while it has no entry, again at twice, four times, ... that many, and from
  * PROPOSE_MOST times that many on at each multiple: a flow that is refused costs control ever less. One whose entry came
- * to its end is counted from the start. Path reports are counted here too, each second (may_report). */
+ * to its end is counted from the start, and so is a direction of a TCP connection at its SYN. Path reports are counted
+ * here too, each second (may_report). */
 struct seen {
 	__u32 epoch;
 	__u32 packets;

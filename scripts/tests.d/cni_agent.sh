@@ -229,7 +229,7 @@ leaks() {
     sleep $((started + 55 - SECONDS))
     state_is pod1 leaving || fail "pod1 was taken away within a minute"
     until_true 60 "pod1 is taken away" test ! -e "$RECORDS/$PREFIX-pod1:eth0.json"
-    at_most "seconds until it was" 120 $((SECONDS - started))
+    measured_at_most "seconds until it was" 120 $((SECONDS - started))
     equal "reclaimed" 1 "$(agent_json node1 status | jq .reclaimed)"
     agent_json node1 status | jq -r .last_reclaimed | grep "$address of .* no runtime deleted" >/dev/null ||
         fail "status does not tell whom: $(agent_json node1 status | jq .last_reclaimed)"

@@ -72,7 +72,7 @@ load_survived() {
     say "$answers of $PINGS pings were answered"
     last=$(last_ping "$SCRATCH/ping$1")
     # ping waits for its last answers not long: what was sent behind the last that came may have been on its way, if it is little.
-    LOST=$((LOST + (PINGS - last > 25 ? PINGS : last) - answers))
+    LOST=$((LOST + (PINGS - last > 10 ? PINGS : last) - answers))
     [ "$last" -gt $((PINGS - 100)) ] || fail "the path was dead at the end: the last answer was to ping $last of $PINGS"
 }
 

@@ -453,7 +453,7 @@ without_tun() {
     CODE=0
     in_ns node1 unshare -m bash -c "${3} && exec setpriv --bounding-set=-mknod --inh-caps=-mknod tartan --root '$ROOT' doctor -o json --node-name node1 --net-conf '$ROOT/net-conf.json' --node-file '$ROOT/nodes.toml'" \
         >"$SCRATCH/doctor.json" || CODE=$?
-    at_most "TUN: hundredths of a second" "$AT_MOST" $(($(clock) - BEGAN))
+    measured_at_most "TUN: hundredths of a second" "$AT_MOST" $(($(clock) - BEGAN))
     equal "TUN: findings, exit code" "agent-not-running $1 1" "$(codes) $CODE"
     evidence "$2"
     status node1

@@ -113,7 +113,7 @@ one_forwards() {
     local name
     until_true 15 "agent $1 is ready" ready "$1" || return 0
     for name in "${!UNSHARE[@]}"; do
-        [ "$name" = "$1" ] || ! lives "$name" || until_true 5 "agent $name has no service" has_no_service "$name" || true
+        [ "$name" = "$1" ] || ! lives "$name" || until_true 2 "agent $name has no service" has_no_service "$name" || true
     done
     equal "services of agent $1" 1 "$(services_of "$1" | wc -l)"
 }
@@ -128,7 +128,7 @@ holds() {
 
 # holds_nothing NAME: neither the device nor a lock, once it has let them go.
 holds_nothing() {
-    until_true 5 "agent $1 has no queue of the device, and no lock" has_let_go "$(keeper_of "$1")" || true
+    until_true 2 "agent $1 has no queue of the device, and no lock" has_let_go "$(keeper_of "$1")" || true
 }
 
 # has_let_go PROCESS
@@ -158,7 +158,7 @@ stop_datagrams() {
     # From which number on how many did not arrive: the others' answers did not.
     awk '$2 != last + 1 && NR > 1 { printf "%d+%d ", last + 1, $2 - last - 1 } { last = $2 } END { print "" }' "$SCRATCH/arrivals"
     measured_at_most "longest time without a datagram, ms" "$2" "$gap"
-    measured_at_most "datagrams lost ($1)" "${3:-$((sent / OF_DATAGRAMS))}" $((sent - answered))
+    at_most "datagrams lost ($1)" "${3:-$((sent / OF_DATAGRAMS))}" $((sent - answered))
 }
 
 # hand_over FROM TO: TO takes over, and FROM stays and holds nothing.

@@ -26,15 +26,15 @@ MOST_LOST_AT_FIRST=3
 
 # under_load MOST WHAT CMD...: pings that the command may cost, at most; and a TCP transfer goes on.
 under_load() {
-    local most=$1 what=$2 pinger lost
+    local most=$1 what=$2 pinger received
     shift 2
     start_in pod1 python3 "$TOOLS/pings.py" "$(address_of pod2)" "$PINGS" 0.001 5 >"$SCRATCH/ping"
     pinger=$PID
     sleep 0.5
     "$@"
     wait "$pinger" || true
-    lost=$((PINGS - $(cut -d ' ' -f 1 "$SCRATCH/ping")))
-    measured_at_most "$what: of $PINGS pings lost" "$most" "$lost"
+    received=$(cut -d ' ' -f 1 "$SCRATCH/ping")
+    at_most "$what: of $PINGS pings lost" "$most" $((PINGS - received))
 }
 
 transfer() {

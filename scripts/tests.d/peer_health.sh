@@ -50,12 +50,19 @@ begins() {
 # found NODE PEER STATE CODE: within 10 s of `begins`.
 found() {
     local since
+    # To look at so many peers takes longer than the bar: the agent says when it knew.
     until_true 30 "$2 is $3 to $1" is_state "$1" "$2" "$3" ||
         say "it is $(agent_json "$1" peers | jq -c --arg peer "$2" '.peers[] | select(.name == $peer) | {state, reason, paths}')"
+    known "$1 shows $2 as $3" "$(agent_json "$1" peers | jq --arg peer "$2" '.peers[] | select(.name == $peer).since')"
     until_true 30 "$1 reports $4 of $2" is_reported "$1" "$4" "$2" || return 0
-    # To look at so many peers takes longer than the bar: the agent says when it knew.
     since=$(agent_json "$1" status | jq --arg code "$4" --arg peer "$2" '[.problems[] | select(.code == $code and .subject == $peer).since] | min')
-    measured_at_most "seconds until $1 reports $4 of $2" 10 $((since - BEGAN_AT))
+    known "$1 reports $4 of $2" "$since"
+}
+
+# known WHAT SINCE: since a moment (Unix seconds) within 10 s of `begins`.
+known() {
+    [ "${2:-0}" -ge "$BEGAN_AT" ] || fail "$1 since ${2:-never}, which is before the fault began"
+    measured_at_most "seconds until $1" 10 $((${2:-0} - BEGAN_AT))
 }
 
 # on_the_way RULE...: what a switch between the nodes loses; without a rule nothing any more.

@@ -170,7 +170,7 @@ everybody_talks() {
 
 # across WHAT CMD...: pings and a connection in each direction and family run while the command does its work.
 across() {
-    local what=$1 family peer name lost began server servers=()
+    local what=$1 family peer name received began server servers=()
     local -A ping=() stream=()
     shift
     for family in "${FAMILIES[@]}"; do
@@ -195,8 +195,8 @@ across() {
     say "$what: took $((($(clock) - began) * 10)) ms until ready"
     for name in "${!ping[@]}"; do
         wait "${ping[$name]}" || fail "pings of $name"
-        lost=$((PINGS - $(cut -d ' ' -f 1 "$SCRATCH/$name")))
-        measured_at_most "$what: pings lost of $PINGS, $name" "$MOST_LOST" "$lost"
+        received=$(cut -d ' ' -f 1 "$SCRATCH/$name")
+        measured_at_most "$what: pings lost of $PINGS, $name" "$MOST_LOST" $((PINGS - received))
     done
     for name in "${!stream[@]}"; do
         if wait "${stream[$name]}"; then

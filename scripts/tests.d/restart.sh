@@ -131,7 +131,7 @@ for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do
 done
 stop "$PING" INT
 read -r GAP ANSWERS < <(gaps "$SCRATCH/ping")
-at_most "longest pause of the ping, with that between stop and start, ms" "$LARGEST_GAP" "$GAP"
+measured_at_most "longest pause of the ping, with that between stop and start, ms" "$LARGEST_GAP" "$GAP"
 say "$ANSWERS pings were answered"
 load_survived
 same "device, addresses and routes of node1" "$BEFORE" "$(device_and_routes node1)"

@@ -479,10 +479,10 @@ killed_test() {
         STARTED=()
         machine_up node2
         echo "${MACHINE[node2]}" >"$SCRATCH/other"
-        sleep 60
+        sleep 300
     ) &
     other=$!
-    until_true 15 "the other machine is up" test -s "$SCRATCH/other"
+    until_true 90 "the other machine is up" test -s "$SCRATCH/other"
     pid=$(cat "$SCRATCH/other")
     kill -KILL "$other"
     wait "$other" 2>/dev/null || true

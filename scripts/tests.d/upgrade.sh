@@ -61,15 +61,16 @@ start_probes() {
 
 # stop_probes WHAT MILLISECONDS: what became of the probes.
 stop_probes() {
-    local gap answers sent lost flying
+    local gap answers sent lost last flying
     sleep 1
     stop "$PING" INT
     read -r gap answers < <(gaps "$SCRATCH/ping")
     sent=$(sed -nE 's/^([0-9]+) packets transmitted.*/\1/p' "$SCRATCH/ping")
-    # What was sent behind the last that was answered may be on its way, up to half a second of it. Numbers have 16 bits.
-    flying=$(((sent - $(sed -nE 's/.*bytes from .* icmp_seq=([0-9]+) .*/\1/p' "$SCRATCH/ping" | tail -n 1)) & 65535))
+    # What was sent behind the last that was answered may be on its way, up to 100 ms of it. Numbers have 16 bits.
+    last=$(sed -nE 's/.*bytes from .* icmp_seq=([0-9]+) .*/\1/p' "$SCRATCH/ping" | tail -n 1)
+    flying=$(((sent - last) & 65535))
     lost=$((sent - answers))
-    [ "$flying" -gt 250 ] || lost=$((lost - flying))
+    [ "$flying" -gt 50 ] || lost=$((lost - flying))
     say "$1: $answers of $sent probes were answered; the longest pause was $gap ms"
     measured_at_most "longest pause of the probes, ms" "$2" "$gap"
     at_most "probes lost ($1), times $OF_PROBES, against those sent" "$sent" $((lost * OF_PROBES))

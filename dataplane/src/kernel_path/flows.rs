@@ -229,7 +229,7 @@ impl FlowTable {
     pub fn remove(&self, direction: Direction, key: &FlowKey) -> Result<bool, KernelPathError> {
         let direct = self.0.of(direction);
         let key = layout::FlowKey::from(*key);
-        // Most connections that end have none, and to remove what is not there costs more than to look.
+        // The caller may ask in vain, and to remove what is not there costs more than to look.
         if direct.get(&key)?.is_none() {
             return Ok(false);
         }

@@ -153,14 +153,13 @@ stop_pings() {
     measured_at_most "$1: longest time without an answer, ms" "$2" "$longest"
 }
 
-# Of those that stop_pings has counted. What was sent behind the last that was answered may be on its way, up to half a second
-# of it.
+# Of those that stop_pings has counted. What was sent behind the last that was answered may be on its way, up to 100 ms of it.
 pings_lost() {
     local sent answers last
     sent=$(sed -nE 's/^([0-9]+) packets transmitted.*/\1/p' "$SCRATCH/pings")
     answers=$(grep -c 'bytes from' "$SCRATCH/pings")
     last=$(sed -nE 's/.*bytes from .* icmp_seq=([0-9]+) .*/\1/p' "$SCRATCH/pings" | tail -n 1)
-    [ $((sent - last)) -gt 50 ] || sent=$last
+    [ $((sent - last)) -gt 10 ] || sent=$last
     echo $((sent - answers))
 }
 

@@ -182,7 +182,9 @@ all_answered() {
 # The same, where a moment is allowed for: 100 ms.
 few_lost() {
     wait "${STEADY_PIDS[$1]}" || true
-    at_most "pings lost on the path $1, of ${STEADY[$1]}" 5 $((STEADY[$1] - $(sed -n 's/ received.*//p' "$SCRATCH/steady-$1")))
+    local received
+    received=$(sed -n 's/ received.*//p' "$SCRATCH/steady-$1")
+    at_most "pings lost on the path $1, of ${STEADY[$1]}" 5 $((STEADY[$1] - received))
 }
 
 declare -A PATHS=() STEADY=() STEADY_PIDS=()

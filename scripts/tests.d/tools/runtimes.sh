@@ -113,7 +113,7 @@ note_pod() {
 reclaimed() {
     local start=$SECONDS
     while record_of "$@" >/dev/null && [ $((SECONDS - start)) -le "$RECLAIMED_WITHIN" ]; do sleep 1; done
-    at_most "seconds until $2 ${3:-eth0} was reclaimed" "$RECLAIMED_WITHIN" $((SECONDS - start))
+    measured_at_most "seconds until $2 ${3:-eth0} was reclaimed" "$RECLAIMED_WITHIN" $((SECONDS - start))
 }
 
 # record_of NODE CONTAINER [IFNAME]
@@ -161,7 +161,7 @@ transfer() {
     wait "$receiver" || fail "receiving at $to"
     equal "bytes from $from to $address:$port" "$BYTES" "${sent%% *}"
     equal "bytes and sha256 at $to" "$sent" "$(cat "$SCRATCH/received")"
-    at_most "milliseconds that took" "$SLOWEST" $(((${EPOCHREALTIME/[.,]/} - start) / 1000))
+    measured_at_most "milliseconds that took" "$SLOWEST" $(((${EPOCHREALTIME/[.,]/} - start) / 1000))
 }
 
 # hairpin POD: it reaches itself by a Service, as kube-proxy would have it: another destination on the way in, and

@@ -156,6 +156,7 @@ tartan() {
 # missed a bar of time, and one that does not within three times as long has missed altogether.
 until_true() {
     local seconds=$1 what=$2 began now
+    [[ $seconds =~ ^[0-9]+$ ]] || die "until_true: '$seconds' is no number of seconds"
     began=$(clock)
     shift 2
     while true; do
@@ -341,7 +342,7 @@ at_most() {
 }
 
 # measured_at_most WHAT LIMIT FOUND: the same of what a clock or a flood decides. scripts/test makes a test again that has
-# missed nothing else, if the machine was not its own.
+# missed nothing else.
 measured_at_most() {
     if [ "$3" -gt "$2" ]; then TOO_SLOW=$((TOO_SLOW + 1)); fi
     at_most "$@"

@@ -17,8 +17,8 @@ use super::policy::LIFETIME;
 /// What was installed since the last turn, and between that and the one before.
 #[derive(Debug)]
 pub(super) struct Noted {
-    now: Box<[u64]>,
-    before: Box<[u64]>,
+    current: Box<[u64]>,
+    previous: Box<[u64]>,
     /// The last turn.
     turned: Duration,
     /// Pods choose ports: without a key of its own they could choose what collides.
@@ -29,8 +29,8 @@ impl Noted {
     /// Nothing, at `now` of any clock that never goes back.
     pub(super) fn new(now: Duration) -> Noted {
         Noted {
-            now: nothing(),
-            before: nothing(),
+            current: nothing(),
+            previous: nothing(),
             turned: now,
             hashing: RandomState::new(),
         }
@@ -40,15 +40,15 @@ impl Noted {
     pub(super) fn note(&mut self, direction: Direction, key: &FlowKey, now: Duration) {
         let passed = now.saturating_sub(self.turned);
         if passed >= LIFETIME {
-            std::mem::swap(&mut self.now, &mut self.before);
-            self.now.fill(0);
+            std::mem::swap(&mut self.current, &mut self.previous);
+            self.current.fill(0);
             if passed >= 2 * LIFETIME {
-                self.before.fill(0);
+                self.previous.fill(0);
             }
             self.turned = now;
         }
         let (word, bit) = self.place(direction, key);
-        if let Some(word) = self.now.get_mut(word) {
+        if let Some(word) = self.current.get_mut(word) {
             *word |= bit;
         }
     }
@@ -56,7 +56,7 @@ impl Noted {
     /// Whether the flow may have an entry that holds. False only where it has none.
     pub(super) fn may_have(&self, direction: Direction, key: &FlowKey) -> bool {
         let (word, bit) = self.place(direction, key);
-        let words = [self.now.get(word), self.before.get(word)];
+        let words = [self.current.get(word), self.previous.get(word)];
         words.into_iter().flatten().any(|word| word & bit != 0)
     }
 
@@ -72,8 +72,9 @@ fn nothing() -> Box<[u64]> {
     vec![0; WORDS].into_boxed_slice()
 }
 
-/// 262,144 bits, 32 KiB: with 100,000 flows installed in [`LIFETIME`], one in three that have no entry finds a bit of another.
-const WORDS: usize = 4096;
+/// 1,048,576 bits, 128 KiB in each of the two: with 100,000 flows installed in [`LIFETIME`], one in eleven to one in six that
+/// have no entry finds a bit of another.
+const WORDS: usize = 16_384;
 
 #[cfg(test)]
 mod tests {
