@@ -50,10 +50,10 @@ begins() {
 # found NODE PEER STATE CODE: within 10 s of `begins`.
 found() {
     local since
-    # To look at so many peers takes longer than the bar: the agent says when it knew.
+    # To look at so many peers takes longer than the bar. The agent says when it posted the problem; `tartan peers` showed the
+    # state before (its SINCE is when the peer answered last).
     until_true 30 "$2 is $3 to $1" is_state "$1" "$2" "$3" ||
         say "it is $(agent_json "$1" peers | jq -c --arg peer "$2" '.peers[] | select(.name == $peer) | {state, reason, paths}')"
-    known "$1 shows $2 as $3" "$(agent_json "$1" peers | jq --arg peer "$2" '.peers[] | select(.name == $peer).since')"
     until_true 30 "$1 reports $4 of $2" is_reported "$1" "$4" "$2" || return 0
     since=$(agent_json "$1" status | jq --arg code "$4" --arg peer "$2" '[.problems[] | select(.code == $code and .subject == $peer).since] | min')
     known "$1 reports $4 of $2" "$since"
