@@ -48,6 +48,19 @@ def programs(directory):
     return os.path.realpath(directory)
 
 
+def usual_weight():
+    """Ends the bench where its processes, or the scheduling group of its session (sched(7)), have another nice value than 0:
+    a light group is not worth balancing to the scheduler, which leaves all of it on one core."""
+    try:
+        with open("/proc/self/autogroup", encoding="ascii") as file:
+            group = int(file.read().split()[-1])
+    except (OSError, IndexError, ValueError):
+        group = 0  # A kernel without them.
+    if group != 0 or os.nice(0) != 0:
+        sys.exit("scripts/bench: what it starts would run with a nice value of %d, in a group with %d: a measurement needs 0 and 0; "
+                 "'echo 0 >/proc/self/autogroup' mends the group, a new shell the other" % (os.nice(0), group))
+
+
 def lab(name, directory, options, load=None):
     """The lab of a path; `options` are further ones of the user's for labs with Tartan, `load` is the directory of
     tartan-load where that is another one."""
