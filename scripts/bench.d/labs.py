@@ -50,7 +50,7 @@ def programs(directory):
 
 def usual_weight():
     """Ends the bench where its processes, or the scheduling group of its session (sched(7)), have another nice value than 0:
-    a light group is not worth balancing to the scheduler, which leaves all of it on one core."""
+    what takes several threads a packet then takes several times as long (docs/performance.md)."""
     try:
         with open("/proc/self/autogroup", encoding="ascii") as file:
             group = int(file.read().split()[-1])

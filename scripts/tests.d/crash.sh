@@ -76,11 +76,6 @@ load_survived() {
     [ "$last" -gt $((PINGS - 100)) ] || fail "the path was dead at the end: the last answer was to ping $last of $PINGS"
 }
 
-# last_ping FILE: the number of the last that was answered.
-last_ping() {
-    sed -nE 's/.*icmp_seq=([0-9]+).*/\1/p' "$1" | tail -n 1
-}
-
 pinged_since() {
     [ "$(last_ping "$SCRATCH/hang")" -gt $(($1 + 10)) ]
 }

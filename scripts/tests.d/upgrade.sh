@@ -66,8 +66,9 @@ stop_probes() {
     stop "$PING" INT
     read -r gap answers < <(gaps "$SCRATCH/ping")
     sent=$(sed -nE 's/^([0-9]+) packets transmitted.*/\1/p' "$SCRATCH/ping")
-    # What was sent behind the last that was answered may be on its way, up to 100 ms of it. Numbers have 16 bits.
-    last=$(sed -nE 's/.*bytes from .* icmp_seq=([0-9]+) .*/\1/p' "$SCRATCH/ping" | tail -n 1)
+    # What was sent behind the last that was answered may be on its way, up to 100 ms of it: sent 0.9 s after the last upgrade.
+    # Numbers have 16 bits.
+    last=$(last_ping "$SCRATCH/ping")
     flying=$(((sent - last) & 65535))
     lost=$((sent - answers))
     [ "$flying" -gt 50 ] || lost=$((lost - flying))

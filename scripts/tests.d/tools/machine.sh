@@ -158,7 +158,7 @@ pings_lost() {
     local sent answers last
     sent=$(sed -nE 's/^([0-9]+) packets transmitted.*/\1/p' "$SCRATCH/pings")
     answers=$(grep -c 'bytes from' "$SCRATCH/pings")
-    last=$(sed -nE 's/.*bytes from .* icmp_seq=([0-9]+) .*/\1/p' "$SCRATCH/pings" | tail -n 1)
+    last=$(last_ping "$SCRATCH/pings")
     [ $((sent - last)) -gt 10 ] || sent=$last
     echo $((sent - answers))
 }

@@ -172,6 +172,11 @@ until_true() {
     return 1
 }
 
+# last_ping FILE: of what ping printed, the number of the last that was answered; a router's error is no answer.
+last_ping() {
+    sed -nE 's/.*bytes from .* icmp_seq=([0-9]+) .*/\1/p' "$1" | tail -n 1
+}
+
 # hundredths NUMBER: of a second, as seconds.
 hundredths() {
     printf '%d.%02d s' "$(($1 / 100))" "$(($1 % 100))"
