@@ -124,6 +124,8 @@ pub struct KernelPathControl {
     site: Option<Site>,
     /// Where programs of ours are attached; `None` until that was looked for.
     hooks: Option<Vec<Hook>>,
+    /// Ends of pods at which the kernel refused a program last.
+    refused_ends: HashSet<Hook>,
     /// Nothing is left of it on the host.
     is_gone: bool,
     is_live: bool,
@@ -190,6 +192,7 @@ impl KernelPathControl {
             sent_before: None,
             site: None,
             hooks: None,
+            refused_ends: HashSet::new(),
             is_gone: false,
             is_live: false,
             off: None,

@@ -78,6 +78,11 @@ impl Site {
             .map(|(index, program)| (hook(index, program), program))
             .collect()
     }
+
+    /// Whether the device of the hook is the host's end of a pod.
+    pub(super) fn is_pod_end(&self, hook: &Hook) -> bool {
+        self.pod_ends.iter().any(|(index, _)| *index == hook.index)
+    }
 }
 
 /// The site, from what host and configuration say.

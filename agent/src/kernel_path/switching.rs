@@ -1,7 +1,7 @@
 //! The steps into use and out of use, in the order in which nothing is lost. Each finds what is done already.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,12 @@ use tracing::{info, warn};
 use super::reason::refused;
 use super::site::Site;
 use super::{KernelPathControl, OffReason, PREFIX, SharedPath, monotonic};
+use crate::causes::causes;
 use crate::config::KernelPathMode;
 use crate::control::model::{Known, Model};
 use crate::control::underlay::slot::ReceivePorts;
 use crate::control::underlay::sockets::UnderlaySockets;
-use crate::host::kernel_path::filters::Hook;
+use crate::host::kernel_path::filters::{AttachOutcome, Hook};
 use crate::host::{Host, HostError, Picture};
 use crate::keeper::descriptors::Descriptors;
 
@@ -345,18 +346,25 @@ impl KernelPathControl {
     ) -> Result<(), OffReason> {
         let before = self.known_hooks(host).await?;
         let wanted = site.hooks();
+        // Wherever this ends, `go_off` finds what is attached by then.
+        let others = wanted.iter().map(|(hook, _)| hook);
+        let others = others.filter(|hook| !is_among(&before, hook));
+        self.hooks = Some(before.iter().chain(others).cloned().collect());
         let mut marks_anew = false;
+        let mut refused_ends = HashSet::new();
         for (hook, program) in &wanted {
             if *program == Program::GroIn && marks_anew && is_among(&before, hook) {
                 // What the program before has marked by its own mark is on its way to the one that knows it.
                 sleep(DRAIN).await;
             }
-            match self.attach_one(host, path, hook, *program).await {
-                Ok(is_new) => marks_anew |= is_new && *program == Program::UnderlayIn,
-                // A pod may end at any moment.
-                Err(_) if site.pod_ends.iter().any(|(index, _)| *index == hook.index) => {}
-                Err(reason) => return Err(reason),
+            if site.is_pod_end(hook) {
+                if !self.attach_at_pod(host, path, hook, *program).await? {
+                    refused_ends.insert(hook.clone());
+                }
+                continue;
             }
+            let is_new = self.attach_one(host, path, hook, *program).await?;
+            marks_anew |= is_new && *program == Program::UnderlayIn;
         }
         let wanted: Vec<Hook> = wanted.into_iter().map(|(hook, _)| hook).collect();
         for hook in before.iter().filter(|hook| !is_among(&wanted, hook)) {
@@ -365,7 +373,38 @@ impl KernelPathControl {
             }
         }
         self.hooks = Some(wanted);
+        self.refused_ends = refused_ends;
         Ok(())
+    }
+
+    /// Attaches a program to the host's end of a pod, which may end at any moment. Returns whether the kernel takes it. If not,
+    /// the pod's packets pass the host's stack: a program of a service before, whose flows nothing revokes any more, does not
+    /// stay there.
+    async fn attach_at_pod(
+        &self,
+        host: &Host,
+        path: &SharedPath,
+        hook: &Hook,
+        program: Program,
+    ) -> Result<bool, OffReason> {
+        let descriptor = program_of(path, program)?;
+        let (name, device) = (program.name(), &hook.device);
+        let outcome = host.attach_or_detach(hook, name, descriptor.as_fd());
+        match outcome.await? {
+            AttachOutcome::New => self.note(&format!("attached {name} to {device}")),
+            AttachOutcome::WasThere | AttachOutcome::NoDevice => {}
+            AttachOutcome::Refused { error, detached } => {
+                if detached {
+                    self.note(&format!("detached the program from {device}"));
+                }
+                if !self.refused_ends.contains(hook) {
+                    let why = causes(&error);
+                    warn!("kernel path: {name} is not attached to {device}: {why}");
+                }
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Attaches a program, in the place of the one before. Returns whether it was not there.
@@ -376,11 +415,7 @@ impl KernelPathControl {
         hook: &Hook,
         program: Program,
     ) -> Result<bool, OffReason> {
-        let descriptor = {
-            let path = path.lock();
-            let descriptor = path.program(program).try_clone_to_owned();
-            descriptor.map_err(|error| refused(&error))?
-        };
+        let descriptor = program_of(path, program)?;
         let is_new = host
             .attach(hook, program.name(), descriptor.as_fd())
             .await?;
@@ -487,6 +522,12 @@ struct Loaded {
     path: SharedPath,
     /// They were there before this call.
     is_adopted: bool,
+}
+
+fn program_of(path: &SharedPath, program: Program) -> Result<OwnedFd, OffReason> {
+    let path = path.lock();
+    let descriptor = path.program(program).try_clone_to_owned();
+    descriptor.map_err(|error| refused(&error))
 }
 
 fn is_among(hooks: &[Hook], hook: &Hook) -> bool {

@@ -11,6 +11,7 @@
 mod cleanup;
 mod external_interface;
 mod firewalls;
+mod kernel_path;
 mod legacy;
 mod namespace;
 mod pods;

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use super::made;
 use crate::host::Host;
 use crate::host::error::{HostError, errno};
+use crate::host::net::links;
 use crate::host::shaping::{send_request, signed};
 
 /// Which packets of a device a filter sees.
@@ -54,6 +55,24 @@ pub struct Hook {
     pub device: String,
     /// Which of its packets.
     pub direction: Direction,
+}
+
+/// What became of a program where a device may go at any moment.
+#[derive(Debug)]
+pub enum AttachOutcome {
+    /// It is attached since now.
+    New,
+    /// It was attached already.
+    WasThere,
+    /// The device is gone.
+    NoDevice,
+    /// The kernel refuses, and no program of ours is attached there.
+    Refused {
+        /// Why.
+        error: HostError,
+        /// One was attached before.
+        detached: bool,
+    },
 }
 
 /// A filter of ours, as the kernel lists it.
@@ -112,6 +131,29 @@ impl Host {
         Ok(true)
     }
 
+    /// The same for a device that may go at any moment. Where the kernel refuses while the device is there, one of ours that
+    /// was to be replaced is detached: it would go on by tables that nothing follows any more.
+    ///
+    /// # Errors
+    /// The kernel's refusal to detach that one.
+    pub async fn attach_or_detach(
+        &self,
+        hook: &Hook,
+        name: &str,
+        program: BorrowedFd<'_>,
+    ) -> Result<AttachOutcome, HostError> {
+        let error = match self.attach(hook, name, program).await {
+            Ok(true) => return Ok(AttachOutcome::New),
+            Ok(false) => return Ok(AttachOutcome::WasThere),
+            Err(error) => error,
+        };
+        if !links::is_there(&self.netlink.handle, hook.index).await? {
+            return Ok(AttachOutcome::NoDevice);
+        }
+        let detached = self.detach(hook).await?;
+        Ok(AttachOutcome::Refused { error, detached })
+    }
+
     /// Removes the filter of ours at a hook. Returns whether there was one.
     ///
     /// # Errors
@@ -123,25 +165,44 @@ impl Host {
 
 /// See [`Host::detach`].
 pub(super) async fn detach(handle: &Handle, hook: &Hook) -> Result<bool, HostError> {
-    if attached(handle, hook).await?.is_none() {
+    let Some((listed, _)) = find(handle, hook).await? else {
         return Ok(false);
+    };
+    match send_request(handle, removal(&listed), 0).await {
+        Ok(()) => Ok(true),
+        // The device has gone with it, or another process removed it. Another refusal may have the same number.
+        Err(error) if is_absent(&error) && find(handle, hook).await?.is_none() => Ok(false),
+        Err(source) => Err(HostError::netlink(
+            "detach a program from",
+            &hook.device,
+            source,
+        )),
     }
-    let request = RouteNetlinkMessage::DelTrafficFilter(address(hook)?);
-    match send_request(handle, request, 0).await {
-        Err(error) if is_absent(&error) => return Ok(false),
-        done => {
-            done.map_err(|source| {
-                HostError::netlink("detach a program from", &hook.device, source)
-            })?;
-        }
-    }
-    Ok(true)
 }
 
 /// See [`Host::attached`].
 pub(super) async fn attached(handle: &Handle, hook: &Hook) -> Result<Option<Attached>, HostError> {
+    let found = find(handle, hook).await?;
+    Ok(found.map(|(_, attached)| attached))
+}
+
+/// The filter of ours at a hook, beside how the kernel listed it.
+async fn find(handle: &Handle, hook: &Hook) -> Result<Option<(TcMessage, Attached)>, HostError> {
     let filters = list(handle, hook).await?;
-    Ok(filters.iter().find_map(parse))
+    let mut ours = filters.into_iter().filter_map(|message| {
+        let attached = parse(&message)?;
+        Some((message, attached))
+    });
+    Ok(ours.next())
+}
+
+/// The request to remove a filter, which names it as it was listed: it may be for one protocol, and in a block of filters
+/// that devices share.
+fn removal(listed: &TcMessage) -> RouteNetlinkMessage {
+    let mut message = TcMessage::with_index(listed.header.index);
+    message.header = listed.header.clone();
+    message.attributes = vec![TcAttribute::Kind(TcFilterBpf::KIND.to_owned())];
+    RouteNetlinkMessage::DelTrafficFilter(message)
 }
 
 /// A program of any owner at a device, as a filter.
@@ -171,11 +232,7 @@ pub(in crate::host) async fn remove_program(
     handle: &Handle,
     filter: &ForeignFilter,
 ) -> Result<(), HostError> {
-    let mut message = TcMessage::with_index(filter.message.header.index);
-    message.header = filter.message.header.clone();
-    message.attributes = vec![TcAttribute::Kind(TcFilterBpf::KIND.to_owned())];
-    let request = RouteNetlinkMessage::DelTrafficFilter(message);
-    match send_request(handle, request, 0).await {
+    match send_request(handle, removal(&filter.message), 0).await {
         Err(error) if is_absent(&error) => Ok(()),
         done => {
             done.map_err(|source| HostError::netlink("remove the filter", &filter.name, source))

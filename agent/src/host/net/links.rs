@@ -247,6 +247,17 @@ pub(in crate::host) async fn delete(handle: &Handle, link: &Link) -> Result<(), 
     }
 }
 
+/// Whether an interface has that index.
+pub(in crate::host) async fn is_there(handle: &Handle, index: u32) -> Result<bool, HostError> {
+    let mut answer = Box::pin(handle.link().get().match_index(index).execute());
+    match answer.try_next().await {
+        Err(error) if errno(&error) == Some(Errno::NODEV) => Ok(false),
+        found => found
+            .map(|found| found.is_some())
+            .map_err(|source| HostError::netlink("look up", format!("interface {index}"), source)),
+    }
+}
+
 pub(in crate::host) async fn message(
     handle: &Handle,
     name: &str,
