@@ -60,23 +60,12 @@ another_service() {
     [ "$(service_pid node1)" != "$1" ] && kernel_path_in_use node1
 }
 
-# Programs of ours on node1, one a line.
-programs() {
-    local device
-    for device in $(ip -n "$PREFIX-node1" -o link show | sed -E 's/^[0-9]+: ([^:@]+).*/\1/'); do
-        for way in ingress egress; do
-            ip netns exec "$PREFIX-node1" tc filter show dev "$device" "$way" 2>/dev/null |
-                sed -nE "s/.* (tartan:[a-z_]+) .*/$device $way \1/p"
-        done
-    done
-}
-
 has_programs() {
-    [ "$(programs | wc -l)" = 3 ]
+    [ "$(programs_of node1 | wc -l)" = 3 ]
 }
 
 nothing_left() {
-    equal "programs on node1 $1" "" "$(programs)"
+    equal "programs on node1 $1" "" "$(programs_of node1)"
     if ip -n "$PREFIX-node1" link show tartan0-gro >/dev/null 2>&1; then fail "tartan0-gro is there $1"; fi
 }
 
@@ -92,7 +81,7 @@ in_ns pod1 ping -q -c 3 -i 0.1 "$(address_of pod2)" >"$SCRATCH/ping" || fail "pi
 
 under_load "$MOST_LOST_AT_FIRST" "into use on node1" set_mode node1 stateless
 KERNEL_PATH=stateless
-until_true 3 "three programs on node1" has_programs || programs
+until_true 3 "three programs on node1" has_programs || programs_of node1
 transfer "with the kernel path"
 if [ "$PEER" = tartan ]; then
     equal "packets of node1's programs to a node that says that its kernel path is off" 0 "$(kernel_path_flow node1 outbound sent)"
@@ -120,9 +109,9 @@ under_load 0 "into use again" set_mode node1 stateless
 
 say "another program removes what is ours"
 ip netns exec "$PREFIX-node1" tc filter del dev eth0 ingress
-until_true 12 "the program at the underlay is put back" has_programs || programs
+until_true 12 "the program at the underlay is put back" has_programs || programs_of node1
 ip -n "$PREFIX-node1" link delete tartan0-gro
-until_true 12 "the VXLAN device is put back" has_programs || programs
+until_true 12 "the VXLAN device is put back" has_programs || programs_of node1
 transfer "after the repairs"
 
 say "keeper and service end and start again"

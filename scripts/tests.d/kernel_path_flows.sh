@@ -262,16 +262,12 @@ received() {
 
 # open_in NODE: how many descriptors of each kind keeper and service have, and which programs hang where.
 open_in() {
-    local keeper device way
+    local keeper pid
     keeper=$(cat "$LAB_STATE/$1/pid")
     for pid in $keeper $(pgrep -P "$keeper"); do
         find "/proc/$pid/fd" -mindepth 1 -printf '%l\n' | sed -E 's/:\[[0-9]+\]//' | grep -i bpf | sort | uniq -c
     done
-    for device in $(ip -n "$PREFIX-$1" -o link show | sed -E 's/^[0-9]+: ([^:@]+).*/\1/'); do
-        for way in ingress egress; do
-            ip netns exec "$PREFIX-$1" tc filter show dev "$device" "$way" 2>/dev/null | sed -nE "s/.* (tartan:[a-z_]+) .*/$device $way \1/p"
-        done
-    done
+    programs_of "$1"
 }
 
 # forge HOST SOURCE: VXLAN for pod2 that must not be delivered, until it is told to end. The program's process id is in $PID.

@@ -41,7 +41,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tracing::{info, warn};
 
 pub use reason::OffReason;
-pub use site::port_without_sockets;
+pub use site::{free_format_port, keep_format_port, port_without_sockets};
 pub(crate) use switching::Surroundings;
 pub use user_space::UserSpaceReason;
 
@@ -126,6 +126,8 @@ pub struct KernelPathControl {
     hooks: Option<Vec<Hook>>,
     /// Ends of pods at which the kernel refused a program last.
     refused_ends: HashSet<Hook>,
+    /// What is attached at the underlay acts by tables that this service does not have, and may send to the private port.
+    is_orphaned: bool,
     /// Nothing is left of it on the host.
     is_gone: bool,
     is_live: bool,
@@ -193,6 +195,7 @@ impl KernelPathControl {
             site: None,
             hooks: None,
             refused_ends: HashSet::new(),
+            is_orphaned: false,
             is_gone: false,
             is_live: false,
             off: None,

@@ -8,6 +8,7 @@ use encap::{Family, Format};
 
 use super::OffReason;
 use super::switching::Surroundings;
+use crate::causes::causes;
 use crate::control::model::Known;
 use crate::host::Host;
 use crate::host::kernel_path::filters::{Direction, Hook};
@@ -157,23 +158,49 @@ async fn underlay(
 }
 
 /// The private port, where a service and a keeper that ended left the VXLAN device behind, which has the port of the
-/// format: what arrives goes to the private port. Where the kernel path is not configured any more, the device is removed.
+/// format: what arrives goes to the private port, whether the kernel path is configured any more or not. The first refresh
+/// goes on from there, into use or out of it.
 pub async fn port_without_sockets(host: &Host, known: &Known) -> Option<u16> {
+    let backend = &known.net_conf.backend;
+    let port = known.config.kernel_path_port;
+    let is_free = ![backend.udp_port(), backend.vxlan_port()].contains(&port);
+    // The device has the port of both families.
+    if !is_free || known.wanted().of(Family::V6).is_some() {
+        return None;
+    }
     let device = VxlanDevice {
         name: device_name(&known.config.device_name),
-        port: known.net_conf.backend.vxlan_port(),
+        port: backend.vxlan_port(),
         mtu: 0,
     };
-    let is_there = host.has_vxlan_device(&device).await;
-    if is_there.is_ok_and(|index| index.is_some())
-        && let Some(port) = known.config.private_port()
-    {
-        return Some(port);
+    let index = host.has_vxlan_device(&device).await.ok()?;
+    index.map(|_| port)
+}
+
+/// Frees the port of the format for sockets, where a service and a keeper that ended left a VXLAN device that is of no use.
+/// Returns whether there was one.
+pub async fn free_format_port(host: &Host, known: &Known) -> bool {
+    let device = device_name(&known.config.device_name);
+    match host.remove_vxlan_device(&device).await {
+        Ok(Some(change)) => {
+            tracing::info!("{change}");
+            true
+        }
+        Ok(None) => false,
+        Err(error) => {
+            tracing::warn!("{}", causes(&error));
+            false
+        }
     }
-    match host.remove_vxlan_device(&device.name).await {
-        Ok(Some(change)) => tracing::info!("{change}"),
-        Ok(None) => {}
-        Err(error) => tracing::warn!("{}", crate::causes::causes(&error)),
+}
+
+/// Has what arrives stay at the port of the format, where sockets have it and a service and a keeper that ended left
+/// programs that send to the private port.
+pub async fn keep_format_port(host: &Host) {
+    match host.detach_everywhere(Program::UnderlayIn.name()).await {
+        Ok(devices) => devices
+            .iter()
+            .for_each(|device| tracing::info!("kernel path: detached the program from {device}")),
+        Err(error) => tracing::warn!("{}", causes(&error)),
     }
-    None
 }

@@ -132,8 +132,9 @@ impl KernelPathControl {
             // Its programs send on what arrives, until our sockets are at the format's port.
             if let Err(reason) = self.load_to_pass_on(with).await {
                 warn!(
-                    "kernel path: {reason}; packets are lost until our sockets have the port again"
+                    "kernel path: {reason}; the programs of the service before stay until our sockets have the port again"
                 );
+                self.is_orphaned = true;
             }
         }
         if let Some(path) = &self.path {
@@ -157,12 +158,7 @@ impl KernelPathControl {
         if with.private_port().is_some() {
             self.move_sockets(with, with.format_ports()).await?;
         }
-        for hook in self.known_hooks(with.host).await? {
-            if with.host.detach(&hook).await? {
-                self.note(&format!("detached the program from {}", hook.device));
-            }
-        }
-        self.hooks = Some(Vec::new());
+        self.detach_all(with.host).await?;
         if let Some(path) = self.path.take() {
             match path.lock().counters() {
                 Ok(now) => self.past = Some(self.past.map_or(now, |past| past.plus(&now))),
@@ -363,8 +359,12 @@ impl KernelPathControl {
                 }
                 continue;
             }
-            let is_new = self.attach_one(host, path, hook, *program).await?;
-            marks_anew |= is_new && *program == Program::UnderlayIn;
+            let attached = self.attach_one(host, path, hook, *program).await;
+            if *program == Program::UnderlayIn {
+                self.is_orphaned = attached.is_err();
+                marks_anew = attached.as_ref().is_ok_and(|is_new| *is_new);
+            }
+            attached?;
         }
         let wanted: Vec<Hook> = wanted.into_iter().map(|(hook, _)| hook).collect();
         for hook in before.iter().filter(|hook| !is_among(&wanted, hook)) {
@@ -480,7 +480,7 @@ impl KernelPathControl {
         // The workers' duplicates first, which may be refused.
         let sockets = next.duplicates().map_err(|error| refused(&error))?;
         let port = next.private_port(&with.known.net_conf.backend);
-        self.send_to_port(port)?;
+        self.send_to_port(with.host, port).await?;
         // Until the workers have read to the end what the sockets of before have.
         sleep(DRAIN).await;
         let deadline = Instant::now() + DRAIN_PATIENCE;
@@ -489,7 +489,7 @@ impl KernelPathControl {
         }
         if let Err(error) = with.engine.rebind(sockets) {
             // The workers read those of before.
-            self.send_to_port(with.private_port())?;
+            self.send_to_port(with.host, with.private_port()).await?;
             return Err(refused(&error));
         }
         let before = std::mem::replace(with.sockets, next);
@@ -505,14 +505,30 @@ impl KernelPathControl {
     }
 
     /// Has the programs send what they pass on to our sockets at that port, without all else that tables follow: those that
-    /// cannot follow the spec must not keep it from them.
-    fn send_to_port(&mut self, port: Option<u16>) -> Result<(), OffReason> {
+    /// cannot follow the spec must not keep it from them. Without its tables a program stays at its port: only without the
+    /// program does what arrives stay at the port of the format.
+    async fn send_to_port(&mut self, host: &Host, port: Option<u16>) -> Result<(), OffReason> {
+        if self.is_orphaned && port.is_none() {
+            self.detach_all(host).await?;
+        }
         if let Some(path) = &self.path {
             path.lock().set_private_port(port)?;
         }
         if let Some(facts) = &mut self.facts {
             facts.private_port = port;
         }
+        Ok(())
+    }
+
+    /// Detaches every program.
+    async fn detach_all(&mut self, host: &Host) -> Result<(), OffReason> {
+        for hook in self.known_hooks(host).await? {
+            if host.detach(&hook).await? {
+                self.note(&format!("detached the program from {}", hook.device));
+            }
+        }
+        self.hooks = Some(Vec::new());
+        self.is_orphaned = false;
         Ok(())
     }
 }

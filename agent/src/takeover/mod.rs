@@ -40,7 +40,7 @@ use crate::control::reload::Reload;
 use crate::control::run_files::RunFiles;
 use crate::control::tables::Tables;
 use crate::control::underlay::slot::ReceivePorts;
-use crate::control::underlay::sockets::{Inherited, UnderlaySockets};
+use crate::control::underlay::sockets::{Delay, Inherited, UnderlaySockets};
 use crate::control::view::queries::{Queries, QueryService};
 use crate::control::view::{ServiceFacts, View};
 use crate::control::workers::{Machine, WorkerPlacement};
@@ -562,22 +562,28 @@ async fn obtain_sockets(
         sockets: inherited,
         next,
     } = UnderlaySockets::inherit(table, formats, private, workers).await?;
-    let ports = match inherited.receives_vxlan4() {
-        true => inherited.receive_ports(backend),
-        false => formats.with_private(kernel_path::port_without_sockets(host, known).await),
+    let is_first = !inherited.receives_vxlan4();
+    let mut is_freed = !leftovers.is_empty();
+    let mut left = None;
+    if is_first {
+        left = kernel_path::port_without_sockets(host, known).await;
+        is_freed |= left.is_none() && kernel_path::free_format_port(host, known).await;
+    }
+    let ports = match is_first {
+        true => formats.with_private(left),
+        false => inherited.receive_ports(backend),
     };
     // Where the registry has not said yet which address it wants, sockets that work stay.
     let wanted = match known.is_announced() {
         true => inherited.bound().unwrap_or_else(|| known.wanted()),
         false => known.wanted(),
     };
-    let follow = || inherited.follow(wanted, &known.facts.addresses, ports);
-    let (mut sockets, mut delay) = follow();
-    let deadline = Instant::now() + PORT_PATIENCE;
-    while !leftovers.is_empty() && delay.is_some() && Instant::now() < deadline {
-        // The kernel closes the port of a device that goes down a moment later.
-        sleep(PORT_STEP).await;
-        (sockets, delay) = follow();
+    let follow = |ports| inherited.follow(wanted, &known.facts.addresses, ports);
+    let (mut sockets, mut delay) = patiently(is_freed, || follow(ports)).await;
+    if left.is_some() && delay.as_ref().map(|delay| delay.error.spec().port) == left {
+        // Another process has the private port, without which a node forwards too.
+        let is_freed = kernel_path::free_format_port(host, known).await;
+        (sockets, delay) = patiently(is_freed, || follow(formats)).await;
     }
     if let Some(delay) = delay {
         let ends_start = !found.take_over || sockets.bound().is_none();
@@ -591,8 +597,26 @@ async fn obtain_sockets(
         }
         found.report(Origin::Underlay, Some(problem));
     }
+    if is_first && sockets.private_port(backend).is_none() {
+        kernel_path::keep_format_port(host).await;
+    }
     sockets.deposit(&inherited, table).await?;
     Ok((sockets, next))
+}
+
+/// Opens sockets, again and again where a device has just had their port (`is_freed`): the kernel closes the port of one that
+/// goes down a moment later.
+async fn patiently(
+    is_freed: bool,
+    open: impl Fn() -> (UnderlaySockets, Option<Delay>),
+) -> (UnderlaySockets, Option<Delay>) {
+    let (mut sockets, mut delay) = open();
+    let deadline = Instant::now() + PORT_PATIENCE;
+    while is_freed && delay.is_some() && Instant::now() < deadline {
+        sleep(PORT_STEP).await;
+        (sockets, delay) = open();
+    }
+    (sockets, delay)
 }
 
 fn refused<A: Display, O: Display>(name: &str, error: Obtain<A, O>) -> StartError {

@@ -37,6 +37,29 @@ restarted() {
     [ "$(service_pid "$1")" != "$2" ] && kernel_path_in_use "$1"
 }
 
+# programs_of NODE: our programs there, one a line.
+programs_of() {
+    local device way
+    for device in $(ip -n "$PREFIX-$1" -o link show | sed -E 's/^[0-9]+: ([^:@]+).*/\1/'); do
+        for way in ingress egress; do
+            ip netns exec "$PREFIX-$1" tc filter show dev "$device" "$way" 2>/dev/null |
+                sed -nE "s/.* (tartan:[a-z_]+) .*/$device $way \1/p"
+        done
+    done
+}
+
+# take_port NODE PORT: another process has the UDP port from the moment that it is free; its process id is in TAKER, and the file
+# `taken` says when it has it. With a real-time priority, so that no other is first.
+take_port() {
+    start_in "$1" chrt --fifo 10 python3 "$TOOLS/take_port.py" "$2" >"$SCRATCH/taken"
+    # shellcheck disable=SC2034 # The tests use it.
+    TAKER=$PID
+}
+
+is_taken() {
+    grep -q taken "$SCRATCH/taken"
+}
+
 # flows NODE FIELD: a count of the flow thread.
 flows() {
     agent_json "$1" status | jq ".kernel_path.flows.$2 // 0"

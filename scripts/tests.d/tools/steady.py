@@ -2,9 +2,12 @@
 
     steady.py serve ADDRESS PORT                 sends each datagram back; on SIGTERM prints when each came (seconds since
                                                  1970, by the kernel's time stamp) and its number, a line each
-    steady.py send SOURCE PORT ADDRESS PORT RATE sends RATE datagrams a second until SIGTERM; prints then 'N sent,
+    steady.py send SOURCE PORT ADDRESS PORT RATE [options]
+                                                 sends RATE datagrams a second until SIGTERM; prints then 'N sent,
                                                  M answered' once the last answers had time to come, then a line for
-                                                 each datagram without an answer: when it was sent, and its number
+                                                 each datagram without an answer: when it was sent, and its number;
+                                                 with `options` they have IP options, and no program of the kernel path
+                                                 carries them
 
 SO_RCVBUFFORCE needs root: a buffer within the usual limit overflows while a process waits half a second for a core.
 """
@@ -19,6 +22,8 @@ from ending import Ending
 
 SO_TIMESTAMPNS = 35
 SO_RCVBUFFORCE = 33
+# RFC 791: three times no operation, and the end of the list.
+NO_OPERATION = bytes([1, 1, 1, 0])
 
 
 def serve(address, port):
@@ -58,10 +63,11 @@ class Answered:
         self.quiet = 0
 
 
-def send(source, source_port, address, port, rate):
+def send(source, source_port, address, port, rate, options):
     answered = Answered()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
+        client.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, options)
         client.bind((source, source_port))
         client.connect((address, port))
         reader = threading.Thread(target=count_answers, args=(client, answered))
@@ -88,4 +94,5 @@ ENDING = Ending()
 if sys.argv[1] == "serve":
     serve(sys.argv[2], int(sys.argv[3]))
 else:
-    send(sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), int(sys.argv[6]))
+    OPTIONS = NO_OPERATION if sys.argv[7:] == ["options"] else b""
+    send(sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), int(sys.argv[6]), OPTIONS)

@@ -22,6 +22,21 @@ impl Host {
         Ok(found.into_iter().map(|(hook, _)| hook).collect())
     }
 
+    /// Detaches the programs of ours of that name from every device. Returns the devices.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list, or to detach one.
+    pub async fn detach_everywhere(&self, program: &str) -> Result<Vec<String>, HostError> {
+        let handle = &self.netlink.handle;
+        let mut devices = Vec::new();
+        for (hook, attached) in found_filters(handle).await? {
+            if attached.program == program && filters::detach(handle, &hook).await? {
+                devices.push(hook.device);
+            }
+        }
+        Ok(devices)
+    }
+
     /// Index and MAC of the interface of that name, if there is one.
     ///
     /// # Errors
