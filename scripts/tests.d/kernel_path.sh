@@ -20,6 +20,8 @@ export TARTAN_PROBE=true
 
 PEER=$1
 PINGS=3000
+FORMAT_PORT=8472
+PRIVATE_PORT=18472
 # To make the queueing discipline that programs hang from, the kernel takes the device's queues out of service for a
 # moment. It is made once.
 MOST_LOST_AT_FIRST=3
@@ -64,6 +66,21 @@ has_programs() {
     [ "$(programs_of node1 | wc -l)" = 3 ]
 }
 
+# node1 is to be out of use, and cannot: its sockets stay where they are.
+off_without_port() {
+    set_mode node1 off
+    until_true 5 "another process has the format's port" is_taken
+}
+
+give_port_back() {
+    stop "$TAKER"
+    until_true 15 "node1 is out of use, and has the format's port" has_format_port
+}
+
+has_format_port() {
+    [ "$(agent_json node1 status | jq -c '[.problems[].code]')" = '[]' ] && is_bound node1 udp "$FORMAT_PORT" && ! is_bound node1 udp "$PRIVATE_PORT"
+}
+
 nothing_left() {
     equal "programs on node1 $1" "" "$(programs_of node1)"
     if ip -n "$PREFIX-node1" link show tartan0-gro >/dev/null 2>&1; then fail "tartan0-gro is there $1"; fi
@@ -106,6 +123,16 @@ nothing_left "after kernel-path = off"
 law_one_off() { KERNEL_PATH=off law_one "$1"; }
 law_one_off node1
 under_load 0 "into use again" set_mode node1 stateless
+
+say "another process takes the format's port on the way out of use"
+take_port node1 "$FORMAT_PORT"
+under_load 0 "no way out of use on node1" off_without_port
+equal "problems of node1" '["kernel-path-off"]' "$(agent_json node1 status | jq -c '[.problems[].code]')"
+is_bound node1 udp "$PRIVATE_PORT" || fail "node1 receives nowhere: no socket has the private port"
+under_load 0 "out of use on node1 once the port is free" give_port_back
+nothing_left "after the port was given back"
+law_one_off node1
+under_load 0 "into use after that" set_mode node1 stateless
 
 say "another program removes what is ours"
 ip netns exec "$PREFIX-node1" tc filter del dev eth0 ingress

@@ -61,7 +61,7 @@ use site::Site;
 pub struct Inherited {
     /// Programs and tables, by their names without [`PREFIX`].
     descriptors: Vec<(String, OwnedFd)>,
-    /// Sockets of an interrupted move.
+    /// Sockets of a move that was interrupted, or refused.
     next: Option<UnderlaySockets>,
     /// Our sockets receive at the private port, where programs that are still attached send what arrives.
     is_at_private_port: bool,

@@ -453,7 +453,7 @@ impl KernelPathControl {
     }
 
     /// Moves the sockets that receive VXLAN over IPv4 to another port.
-    async fn move_sockets(
+    pub(super) async fn move_sockets(
         &mut self,
         with: &mut Surroundings<'_>,
         ports: ReceivePorts,
@@ -471,11 +471,29 @@ impl KernelPathControl {
         self.finish_move(with, next).await
     }
 
-    /// Sends what arrives to sockets that are open and in the keeper's table, and has the workers read them.
-    async fn finish_move(
+    /// Sends what arrives to sockets that are open and in the keeper's table, and has the workers read them. Where that is
+    /// refused they stay open, with what has come to them, and the next try goes on with them: they have the port.
+    pub(super) async fn finish_move(
         &mut self,
         with: &mut Surroundings<'_>,
         next: UnderlaySockets,
+    ) -> Result<(), OffReason> {
+        if next.bound() != with.sockets.bound() {
+            // The node has another address by now.
+            let forgotten = next.withdraw_next(with.keeper).await;
+            return forgotten.map_err(|error| refused(&error));
+        }
+        let adopted = self.adopt_sockets(with, &next).await;
+        if adopted.is_err() && !with.sockets.are(&next) {
+            self.inherited.next = Some(next);
+        }
+        adopted
+    }
+
+    async fn adopt_sockets(
+        &mut self,
+        with: &mut Surroundings<'_>,
+        next: &UnderlaySockets,
     ) -> Result<(), OffReason> {
         // The workers' duplicates first, which may be refused.
         let sockets = next.duplicates().map_err(|error| refused(&error))?;
@@ -492,7 +510,7 @@ impl KernelPathControl {
             self.send_to_port(with.host, with.private_port()).await?;
             return Err(refused(&error));
         }
-        let before = std::mem::replace(with.sockets, next);
+        let before = std::mem::replace(with.sockets, next.clone());
         let given = with.sockets.deposit(&before, with.keeper).await;
         given.map_err(|error| refused(&error))?;
         let forgotten = with.sockets.withdraw_next(with.keeper).await;

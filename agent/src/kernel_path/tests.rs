@@ -1,5 +1,7 @@
 use std::collections::HashSet;
 
+use dataplane::counters::Counters;
+use dataplane::engine::Engine;
 use dataplane::kernel_path::TunnelFacts;
 use encap::Mac;
 
@@ -7,6 +9,11 @@ use super::upkeep::narrow;
 use super::user_space::incapable;
 use super::*;
 use crate::config::RunArgs;
+use crate::control::model;
+use crate::control::underlay::slot::ReceivePorts;
+use crate::host::Host;
+use crate::keeper::channel::{Channel, FromKeeper, FromService, PROTOCOL, TablePart};
+use crate::test_run::run;
 
 const PEER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 99);
@@ -137,4 +144,77 @@ fn a_service_that_has_not_decided_announces_the_programs_that_act() {
     for inherited in [inherited(), port_alone()] {
         assert!(!KernelPathControl::new(&config, inherited).is_announced());
     }
+}
+
+/// A keeper that holds nothing, and its service's end.
+async fn keeper() -> (Channel, Descriptors) {
+    let (keeper, ours) = Channel::pair().unwrap();
+    let nothing = TablePart {
+        names: Vec::new(),
+        last: true,
+        restarts: 0,
+        last_end: None,
+        protocol: PROTOCOL,
+        beside: false,
+        upgraded: None,
+    };
+    keeper.send(&FromKeeper::Table(nothing), &[]).await.unwrap();
+    let table = Descriptors::receive(ours).await.unwrap();
+    (keeper, table)
+}
+
+/// The workers may refuse the sockets at the other port. The keeper has those by then, and as long as it has, nothing else can
+/// be bound there: the next try must go on with them, and what came to them waits.
+#[test]
+fn sockets_that_the_workers_refuse_stay_for_the_next_try() {
+    run(async {
+        let root = tempfile::tempdir().unwrap();
+        let model = model::tests::model(root.path(), 0);
+        let (known, spec) = (&model.known, &model.desired.spec);
+        let host = Host::open(root.path()).await.unwrap();
+        let picture = host.picture().await.unwrap();
+        let (peer, keeper) = keeper().await;
+        // An engine without workers, and so with no place for sockets.
+        let counters = Counters::create(1).unwrap();
+        counters.set_workers(0);
+        let engine = Engine::start(Vec::new(), counters, spec).unwrap();
+        let formats = ReceivePorts::of(&known.net_conf.backend);
+        let at: std::net::IpAddr = [127, 61, 8, 1].into();
+        let private = formats.with_private(Some(18_472));
+        let (mut sockets, delay) = UnderlaySockets::none(1).follow(at.into(), &[at], private);
+        assert!(delay.is_none(), "{delay:?}");
+        let mut control = KernelPathControl::new(&known.config, Inherited::default());
+        let mut with = Surroundings {
+            host: &host,
+            picture: &picture,
+            known,
+            model: &model,
+            spec,
+            engine: &engine,
+            keeper: &keeper,
+            sockets: &mut sockets,
+        };
+        let refused = control.move_sockets(&mut with, formats).await;
+        assert!(matches!(refused, Err(OffReason::Refused(_))), "{refused:?}");
+        let backend = &known.net_conf.backend;
+        assert_eq!(with.sockets.private_port(backend), Some(18_472));
+        let (given, _) = peer.receive::<FromService>().await.unwrap().unwrap();
+        let name = "next-receive-vxlan-v4-0".to_owned();
+        assert_eq!(given, FromService::Deposit(name.clone()));
+        let next = control.inherited.next.take().expect("kept");
+        assert_eq!(next.private_port(backend), None);
+        let another = with.sockets.at_port(formats);
+        assert!(another.is_err(), "they have the port");
+
+        let refused = control.finish_move(&mut with, next).await;
+        assert!(matches!(refused, Err(OffReason::Refused(_))), "{refused:?}");
+        let next = control.inherited.next.take().expect("kept again");
+        // The node gets another address before the workers take them: they are of no use then.
+        let at: std::net::IpAddr = [127, 61, 8, 2].into();
+        (*with.sockets, _) = UnderlaySockets::none(1).follow(at.into(), &[at], private);
+        control.finish_move(&mut with, next).await.unwrap();
+        assert!(control.inherited.next.is_none());
+        let (given, _) = peer.receive::<FromService>().await.unwrap().unwrap();
+        assert_eq!(given, FromService::Withdraw(name));
+    });
 }

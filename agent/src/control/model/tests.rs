@@ -18,7 +18,8 @@ fn leases(net_conf: &NetConf, numbers: &[u8]) -> Vec<Lease> {
     parse(&numbers.iter().map(entry).collect::<String>(), net_conf).unwrap()
 }
 
-fn model(root: &std::path::Path, past: u64) -> Model {
+/// Of a node with one peer.
+pub(crate) fn model(root: &std::path::Path, past: u64) -> Model {
     let args = RunArgs {
         root: Some(root.to_owned()),
         node_name: Some("n1".into()),
