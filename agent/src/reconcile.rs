@@ -179,9 +179,12 @@ fn encapsulation(
             sorted(addresses.filter(|address| !own.contains(address))).into()
         }
     };
+    let ports = [cluster.node.udp_port, cluster.node.vxlan_port];
+    let private_port = inputs.config.kernel_path_port;
     Encapsulation {
-        ports: [cluster.node.udp_port, cluster.node.vxlan_port],
-        private_port: inputs.config.private_port(),
+        ports,
+        // Whether or not this node has the kernel path: a pod of it must not speak as this node to one that has.
+        private_port: Some(private_port).filter(|port| !ports.contains(port)),
         own,
         nodes,
         pod_links: inputs.pod_links.to_vec(),

@@ -278,11 +278,6 @@ impl NodeConfig {
         }
     }
 
-    /// The port at which user space receives what the kernel path passes on, if that may be in use.
-    pub fn private_port(&self) -> Option<u16> {
-        (self.kernel_path != KernelPathMode::Off).then_some(self.kernel_path_port)
-    }
-
     /// Run directory, `<root>/run/tartan`.
     pub fn run_dir(&self) -> cni_shim::RunDir {
         cni_shim::RunDir::under(&self.root)

@@ -43,7 +43,7 @@ pub struct HostState {
 pub struct Encapsulation {
     /// The UDP port of each format, the same on every node; that of `udp` first.
     pub ports: [u16; 2],
-    /// The UDP port at which user space receives what the kernel path passes on, where that may be in use.
+    /// The UDP port at which user space of a node receives what its kernel path passes on.
     pub private_port: Option<u16>,
     /// The addresses of our own sockets: at most one of each family.
     pub own: Vec<IpAddr>,

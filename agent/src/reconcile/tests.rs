@@ -221,7 +221,7 @@ fn a_small_cluster_in_full() {
             masquerade: true,
             encapsulation: Encapsulation {
                 ports: [8285, 4789],
-                private_port: None,
+                private_port: Some(18_472),
                 own: addresses(&["192.0.2.1"]),
                 nodes: addresses(&["10.244.2.0", "10.244.2.1", "192.0.2.2"]).into(),
                 pod_links: vec!["cni0".to_owned()],
