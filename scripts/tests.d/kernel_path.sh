@@ -81,6 +81,26 @@ has_format_port() {
     [ "$(agent_json node1 status | jq -c '[.problems[].code]')" = '[]' ] && is_bound node1 udp "$FORMAT_PORT" && ! is_bound node1 udp "$PRIVATE_PORT"
 }
 
+# ipsec_policy VERB: of other hosts, so that no packet meets it.
+ipsec_policy() {
+    ip -n "$PREFIX-node1" xfrm policy "$1" src 198.51.100.1/32 dst 198.51.100.2/32 dir out "${@:2}"
+}
+
+set_ipsec_policy() {
+    ipsec_policy add tmpl proto esp mode transport
+    until_true 3 "node1 is out of use" is_off_for_ipsec
+    until_true 15 "node1 receives at the format's port" is_bound node1 udp "$FORMAT_PORT"
+}
+
+is_off_for_ipsec() {
+    [[ $(agent_json node1 status | jq -r .kernel_path.off) == *"IPsec policies"* ]]
+}
+
+remove_ipsec_policy() {
+    ipsec_policy delete
+    until_true 15 "node1 is in use again" kernel_path_in_use node1
+}
+
 nothing_left() {
     equal "programs on node1 $1" "" "$(programs_of node1)"
     if ip -n "$PREFIX-node1" link show tartan0-gro >/dev/null 2>&1; then fail "tartan0-gro is there $1"; fi
@@ -133,6 +153,11 @@ under_load 0 "out of use on node1 once the port is free" give_port_back
 nothing_left "after the port was given back"
 law_one_off node1
 under_load 0 "into use after that" set_mode node1 stateless
+
+say "an IPsec policy"
+under_load 0 "out of use for an IPsec policy" set_ipsec_policy
+nothing_left "with an IPsec policy"
+under_load 0 "into use without it" remove_ipsec_policy
 
 say "another program removes what is ours"
 ip netns exec "$PREFIX-node1" tc filter del dev eth0 ingress

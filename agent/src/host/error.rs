@@ -68,6 +68,12 @@ pub enum HostError {
         /// The port.
         port: u16,
     },
+    /// The kernel does not tell whether it has IPsec policies.
+    #[error("cannot ask the kernel for its IPsec policies")]
+    Ipsec {
+        /// What the kernel said.
+        source: std::io::Error,
+    },
     /// Our device does not exist.
     #[error("there is no device {name}")]
     NoDevice {

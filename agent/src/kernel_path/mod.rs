@@ -296,8 +296,8 @@ impl KernelPathControl {
             facts.on = false;
         }
         self.is_live = false;
+        self.refused = reason.is_refusal().then(Instant::now);
         self.off = Some(reason);
-        self.refused = Some(Instant::now());
     }
 
     /// Ends the thread that judges flows: another service's reads what the programs report. The programs go on. The next

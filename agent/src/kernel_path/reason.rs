@@ -28,6 +28,8 @@ pub enum OffReason {
     NoTunnelDevice,
     /// `kernel-path-port` is a port of the overlay.
     PortInUse(u16),
+    /// The host has IPsec policies, which are not for packets that pass its stack by.
+    IpsecPolicies,
     /// A peer is reached by another interface than the underlay device.
     OtherInterface {
         /// Its address.
@@ -72,6 +74,9 @@ impl OffReason {
             }
             OffReason::NoTunnelDevice => "restart Tartan, which creates it".to_owned(),
             OffReason::PortInUse(_) => "set kernel-path-port to another port".to_owned(),
+            OffReason::IpsecPolicies => {
+                "remove them ('ip xfrm policy'), or set kernel-path to \"off\"".to_owned()
+            }
             OffReason::OtherInterface { peer, underlay } => {
                 format!("route {peer} by {underlay}, or set kernel-path to \"off\"")
             }
@@ -102,6 +107,9 @@ impl fmt::Display for OffReason {
             OffReason::PortInUse(port) => {
                 write!(f, "kernel-path-port {port} is a port of the overlay")
             }
+            OffReason::IpsecPolicies => f.write_str(
+                "this host has IPsec policies, and what programs carry would pass them by",
+            ),
             OffReason::OtherInterface { peer, underlay } => write!(
                 f,
                 "the node at {peer} is reached by another interface than {underlay}, and the programs see only what {underlay} receives"

@@ -10,9 +10,9 @@ use super::OffReason;
 use super::switching::Surroundings;
 use crate::causes::causes;
 use crate::control::model::Known;
-use crate::host::Host;
 use crate::host::kernel_path::filters::{Direction, Hook};
 use crate::host::kernel_path::{VxlanDevice, device_name};
+use crate::host::{Host, has_ipsec_policies};
 
 /// The devices that it works between.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +103,9 @@ pub(super) async fn of(with: &Surroundings<'_>) -> Result<Site, OffReason> {
     };
     if bound.of(Family::V6).is_some() {
         return Err(OffReason::Ipv6Underlay);
+    }
+    if has_ipsec_policies()? {
+        return Err(OffReason::IpsecPolicies);
     }
     let port = config.kernel_path_port;
     if [backend.udp_port(), backend.vxlan_port()].contains(&port) {

@@ -1,4 +1,4 @@
-//! What is looked at once a second: neighbours, the lease, and reports of narrower paths.
+//! What is looked at once a second: neighbours, the lease, IPsec policies, and reports of narrower paths.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -17,8 +17,8 @@ use super::switching::Surroundings;
 use super::user_space::{UserSpaceReason, has_derived_mac, incapable};
 use super::{KernelPathControl, OffReason, monotonic};
 use crate::control::model::Known;
-use crate::host::Host;
 use crate::host::kernel_path::Way;
+use crate::host::{Host, has_ipsec_policies};
 
 impl KernelPathControl {
     /// Once a second, while it is in use. What the kernel refuses takes it out of use.
@@ -32,6 +32,11 @@ impl KernelPathControl {
         if !self.flows.is_running() {
             let ended = OffReason::Refused("the thread that watches flows has ended".to_owned());
             return self.note_fault(ended);
+        }
+        match has_ipsec_policies() {
+            Ok(false) => {}
+            Ok(true) => return self.note_fault(OffReason::IpsecPolicies),
+            Err(error) => return self.note_fault(error.into()),
         }
         self.take_reports();
         let Some(site) = self.site.clone() else {
