@@ -19,7 +19,7 @@ use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, PodId, Spec};
 use encap::{Family, Mac};
 use ipnet::IpNet;
 
-use crate::config::{NetConf, NodeConfig};
+use crate::config::{KernelPathMode, NetConf, NodeConfig};
 use crate::host::{Encapsulation, HostState, SubnetEnv};
 use crate::lease::Lease;
 use lease_change::{Near, Others};
@@ -185,6 +185,7 @@ fn encapsulation(
         ports,
         // Whether or not this node has the kernel path: a pod of it must not speak as this node to one that has.
         private_port: Some(private_port).filter(|port| !ports.contains(port)),
+        is_private_port_ours: inputs.config.kernel_path != KernelPathMode::Off,
         own,
         nodes,
         pod_links: inputs.pod_links.to_vec(),

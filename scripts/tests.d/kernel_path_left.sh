@@ -83,13 +83,13 @@ OPENED=$(date -d "$OPENED" +%s.%6N)
 read -r SENT _ ANSWERED _ <"$SCRATCH/sent"
 say "$SENT datagrams, $ANSWERED answered"
 # Otherwise the programs carry them, and nothing is shown.
-LEAST=$(awk -v from="$DIED" -v to="$STARTED_AT" -v rate="$RATE" 'BEGIN { printf "%d", (to - from) * rate * 0.9 }')
+LEAST=$(awk -v from="$DIED" -v to="$STARTED_AT" -v rate="$RATE" 'BEGIN { printf "%d", (to - from) * rate * 0.5 }')
 [ "$(unanswered "$DIED" "$STARTED_AT")" -ge "$LEAST" ] ||
-    fail "while nothing served node1, $(unanswered "$DIED" "$STARTED_AT") datagrams had no answer, and $LEAST are nine of ten"
+    fail "while nothing served node1, $(unanswered "$DIED" "$STARTED_AT") datagrams had no answer, and $LEAST are half of them"
 equal "datagrams without an answer that were sent once the sockets were open" 0 "$(unanswered "$OPENED" "$ENDED")"
 case $WHAT in
 off) ;;
-forbidden) log_of_start | grep -q 'the programs of the service before stay' || fail "programs could be loaded without CAP_BPF" ;;
+forbidden) [[ $(log_of_start) == *'the programs of the service before stay'* ]] || fail "programs could be loaded without CAP_BPF" ;;
 taken) stop "$TAKER" ;;
 esac
 equal "mode" '"off"' "$(agent_json node1 status | jq .kernel_path.mode)"

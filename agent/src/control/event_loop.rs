@@ -512,7 +512,8 @@ impl Control {
     async fn quick_check(&mut self) -> Result<(), Restart> {
         self.kernel.log_repeats();
         let (known, spec) = (&self.model.known, &self.model.desired.spec);
-        self.kernel_path
+        let has_fault = self
+            .kernel_path
             .tick(&self.kernel.host, known, spec, &self.tables.engine)
             .await;
         if self.turn.node_faults.look(known).await {
@@ -521,7 +522,7 @@ impl Control {
         }
         let is_due = self.turn.refreshed.elapsed() >= REFRESH_EVERY || !self.is_settled();
         let has_changed = self.tables.engine.device_lost() || self.model.records.have_changed();
-        if is_due || has_changed || self.has_quick_news().await {
+        if is_due || has_changed || has_fault || self.has_quick_news().await {
             return self.refresh().await;
         }
         self.tables.take_notices();

@@ -72,7 +72,7 @@ pub enum HostError {
     #[error("cannot ask the kernel for its IPsec policies")]
     Ipsec {
         /// What the kernel said.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// Our device does not exist.
     #[error("there is no device {name}")]

@@ -45,6 +45,8 @@ pub struct Encapsulation {
     pub ports: [u16; 2],
     /// The UDP port at which user space of a node receives what its kernel path passes on.
     pub private_port: Option<u16>,
+    /// Whether our own sockets may be at that port.
+    pub is_private_port_ours: bool,
     /// The addresses of our own sockets: at most one of each family.
     pub own: Vec<IpAddr>,
     /// Every address at which another node receives, and every one that it sends from. Sorted, each once.

@@ -41,7 +41,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tracing::{info, warn};
 
 pub use reason::OffReason;
-pub use site::{free_format_port, keep_format_port, port_without_sockets};
+pub use site::{detach_left_underlay_in, free_format_port, port_without_sockets};
 pub(crate) use switching::Surroundings;
 pub use user_space::UserSpaceReason;
 
@@ -49,7 +49,7 @@ use crate::config::{KernelPathMode, NodeConfig};
 use crate::control::underlay::sockets::UnderlaySockets;
 use crate::host::kernel_path::Way;
 use crate::host::kernel_path::filters::Hook;
-use crate::host::{GatheredEnd, RoutesSeen};
+use crate::host::{GatheredEnd, RoutesSeen, has_ipsec_policies};
 use crate::keeper::descriptors::Descriptors;
 use crate::problems::Problem;
 use flows::control::Flows;
@@ -223,7 +223,11 @@ impl KernelPathControl {
         }
         let wanted = match self.mode {
             KernelPathMode::Off => Err(OffReason::Configured),
-            _ => site::of(&with).await,
+            _ => match has_ipsec_policies() {
+                Ok(false) => site::of(&with).await,
+                Ok(true) => Err(OffReason::IpsecPolicies),
+                Err(error) => Err(error.into()),
+            },
         };
         let is_waiting = self.refused.is_some_and(|at| at.elapsed() < TRY_AGAIN);
         let outcome = match wanted {
@@ -238,9 +242,11 @@ impl KernelPathControl {
                 self.refused = None;
             }
             Err(reason) => {
-                self.refused = match is_waiting {
-                    true => self.refused,
-                    false => reason.is_refusal().then(Instant::now),
+                self.refused = match reason {
+                    // A program that exchanges keys deletes its policies and sets them again.
+                    OffReason::IpsecPolicies => Some(Instant::now()),
+                    _ if is_waiting => self.refused,
+                    _ => reason.is_refusal().then(Instant::now),
                 };
                 if self.off.as_ref() != Some(&reason) && self.mode != KernelPathMode::Off {
                     warn!("the kernel path is not in use: {reason}");
@@ -296,8 +302,8 @@ impl KernelPathControl {
             facts.on = false;
         }
         self.is_live = false;
-        self.refused = reason.is_refusal().then(Instant::now);
         self.off = Some(reason);
+        self.refused = Some(Instant::now());
     }
 
     /// Ends the thread that judges flows: another service's reads what the programs report. The programs go on. The next

@@ -28,7 +28,7 @@ pub enum OffReason {
     NoTunnelDevice,
     /// `kernel-path-port` is a port of the overlay.
     PortInUse(u16),
-    /// The host has IPsec policies, which are not for packets that pass its stack by.
+    /// The host has IPsec policies, and packets that programs carry skip them.
     IpsecPolicies,
     /// A peer is reached by another interface than the underlay device.
     OtherInterface {
@@ -108,7 +108,7 @@ impl fmt::Display for OffReason {
                 write!(f, "kernel-path-port {port} is a port of the overlay")
             }
             OffReason::IpsecPolicies => f.write_str(
-                "this host has IPsec policies, and what programs carry would pass them by",
+                "this host has IPsec policies, and packets that programs carry would skip them",
             ),
             OffReason::OtherInterface { peer, underlay } => write!(
                 f,

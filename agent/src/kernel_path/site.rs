@@ -10,9 +10,9 @@ use super::OffReason;
 use super::switching::Surroundings;
 use crate::causes::causes;
 use crate::control::model::Known;
+use crate::host::Host;
 use crate::host::kernel_path::filters::{Direction, Hook};
 use crate::host::kernel_path::{VxlanDevice, device_name};
-use crate::host::{Host, has_ipsec_policies};
 
 /// The devices that it works between.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,9 +103,6 @@ pub(super) async fn of(with: &Surroundings<'_>) -> Result<Site, OffReason> {
     };
     if bound.of(Family::V6).is_some() {
         return Err(OffReason::Ipv6Underlay);
-    }
-    if has_ipsec_policies()? {
-        return Err(OffReason::IpsecPolicies);
     }
     let port = config.kernel_path_port;
     if [backend.udp_port(), backend.vxlan_port()].contains(&port) {
@@ -199,7 +196,7 @@ pub async fn free_format_port(host: &Host, known: &Known) -> bool {
 
 /// Has what arrives stay at the port of the format, where sockets have it and a service and a keeper that ended left
 /// programs that send to the private port.
-pub async fn keep_format_port(host: &Host) {
+pub async fn detach_left_underlay_in(host: &Host) {
     match host.detach_everywhere(Program::UnderlayIn.name()).await {
         Ok(devices) => devices
             .iter()

@@ -169,15 +169,11 @@ impl KernelPathControl {
                 let descriptors = path.descriptors().into_iter();
                 descriptors.map(|(name, _)| name).collect()
             };
-            for name in names {
-                let gone = with.keeper.withdraw(&format!("{PREFIX}{name}")).await;
-                gone.map_err(|error| refused(&error))?;
-            }
+            self.withdraw(with.keeper, names).await?;
         }
-        for (name, _) in std::mem::take(&mut self.inherited.descriptors) {
-            let gone = with.keeper.withdraw(&format!("{PREFIX}{name}")).await;
-            gone.map_err(|error| refused(&error))?;
-        }
+        let inherited = std::mem::take(&mut self.inherited.descriptors);
+        let names = inherited.into_iter().map(|(name, _)| name);
+        self.withdraw(with.keeper, names).await?;
         self.facts = None;
         self.site = None;
         self.is_gone = true;
@@ -236,6 +232,9 @@ impl KernelPathControl {
         let hooks = site.hooks().into_iter();
         for (hook, program) in hooks.filter(|(_, program)| *program == Program::UnderlayIn) {
             self.attach_one(with.host, &path, &hook, program).await?;
+            self.is_orphaned = false;
+            // What is attached is looked for again.
+            self.hooks = None;
         }
         Ok(())
     }
@@ -263,14 +262,36 @@ impl KernelPathControl {
         self.sent_before = sendable.map(|peers| (peers, Instant::now()));
         let path = match adopted {
             Some(path) => path,
-            None => KernelPath::load(Sizes::for_cluster(with.spec.cluster.peers.len()))?,
+            None => match KernelPath::load(Sizes::for_cluster(with.spec.cluster.peers.len())) {
+                Ok(path) => path,
+                Err(error) => {
+                    // Nobody can adopt those of before any more.
+                    self.withdraw(with.keeper, names).await?;
+                    return Err(error.into());
+                }
+            },
         };
         let path = SharedPath::new(path);
         if !is_adopted {
             self.deposit(with.keeper, &path, names).await?;
         }
+        // Programs of before that are attached still read other tables.
+        self.is_orphaned |= !is_adopted;
         self.path = Some(path.clone());
         Ok(Loaded { path, is_adopted })
+    }
+
+    /// Takes programs and tables of those names out of the keeper's table.
+    async fn withdraw(
+        &self,
+        keeper: &Descriptors,
+        names: impl IntoIterator<Item = String>,
+    ) -> Result<(), OffReason> {
+        for name in names {
+            let gone = keeper.withdraw(&format!("{PREFIX}{name}")).await;
+            gone.map_err(|error| refused(&error))?;
+        }
+        Ok(())
     }
 
     /// Gives the keeper programs and tables, and takes back those of `before` that have no successor.

@@ -21,11 +21,23 @@ use crate::host::kernel_path::Way;
 use crate::host::{Host, has_ipsec_policies};
 
 impl KernelPathControl {
-    /// Once a second, while it is in use. What the kernel refuses takes it out of use.
-    pub(crate) async fn tick(&mut self, host: &Host, known: &Known, spec: &Spec, engine: &Engine) {
-        if !self.is_live {
-            return;
+    /// Once a second, while it is in use. What the kernel refuses takes it out of use. Returns whether something did: a
+    /// refresh is due then.
+    pub(crate) async fn tick(
+        &mut self,
+        host: &Host,
+        known: &Known,
+        spec: &Spec,
+        engine: &Engine,
+    ) -> bool {
+        let was_live = self.is_live;
+        if was_live {
+            self.look(host, known, spec, engine).await;
         }
+        was_live && !self.is_live
+    }
+
+    async fn look(&mut self, host: &Host, known: &Known, spec: &Spec, engine: &Engine) {
         if let Err(error) = self.renew() {
             return self.note_fault(error.into());
         }
@@ -33,10 +45,9 @@ impl KernelPathControl {
             let ended = OffReason::Refused("the thread that watches flows has ended".to_owned());
             return self.note_fault(ended);
         }
-        match has_ipsec_policies() {
-            Ok(false) => {}
-            Ok(true) => return self.note_fault(OffReason::IpsecPolicies),
-            Err(error) => return self.note_fault(error.into()),
+        // A query that fails says nothing: the next refresh asks again.
+        if has_ipsec_policies().unwrap_or(false) {
+            return self.note_fault(OffReason::IpsecPolicies);
         }
         self.take_reports();
         let Some(site) = self.site.clone() else {

@@ -50,6 +50,7 @@ fn identity(error: &HostError) -> (&'static str, String) {
         HostError::ForeignQdisc { device } => ("kernel-path-qdisc", device.clone()),
         HostError::VxlanPort { device, .. } => ("kernel-path-port", device.clone()),
         HostError::DeviceName { name } => ("device-name", name.clone()),
+        HostError::Ipsec { .. } => ("kernel-refused", "IPsec policies".to_owned()),
         HostError::NoDevice { name } => ("device-missing", name.clone()),
         HostError::ForeignDevice { name, .. } => ("device-not-a-tun", name.clone()),
         HostError::DeviceInUse { name } => ("device-in-use", name.clone()),
@@ -80,6 +81,7 @@ fn ends_first_start(error: &HostError) -> bool {
         HostError::NoShaper { .. }
             | HostError::ForeignQdisc { .. }
             | HostError::VxlanPort { .. }
+            | HostError::Ipsec { .. }
             | HostError::Rules { .. }
             | HostError::CutOff { .. }
             | HostError::RulesBesideLegacy { .. }

@@ -166,6 +166,9 @@ pub(super) fn of_host(error: &HostError) -> String {
         HostError::VxlanPort { port, .. } => format!(
             "see which device has it (`ip -d link show type vxlan`) or which process (`ss -lunp sport = :{port}`) and have it give it up, or set `kernel-path = \"off\"`"
         ),
+        HostError::Ipsec { .. } => {
+            "run with CAP_NET_ADMIN, in a sandbox that allows NETLINK_XFRM, or set `kernel-path = \"off\"`".to_owned()
+        }
         HostError::DeviceName { .. } => {
             "set `device-name` to 1 to 15 characters without '/', ':' or blanks".to_owned()
         }

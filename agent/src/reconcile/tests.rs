@@ -222,6 +222,7 @@ fn a_small_cluster_in_full() {
             encapsulation: Encapsulation {
                 ports: [8285, 4789],
                 private_port: Some(18_472),
+                is_private_port_ours: false,
                 own: addresses(&["192.0.2.1"]),
                 nodes: addresses(&["10.244.2.0", "10.244.2.1", "192.0.2.2"]).into(),
                 pod_links: vec!["cni0".to_owned()],
@@ -245,6 +246,22 @@ fn a_small_cluster_in_full() {
         (desired.spec, desired.host, desired.largest_datagram),
         expected
     );
+}
+
+/// The kernel path's port of other nodes is guarded whatever this node has, unless it is a format's.
+#[test]
+fn the_private_port_is_guarded_with_and_without_the_kernel_path() {
+    for (mode, port, expected) in [
+        (KernelPathMode::Off, 18_472, (Some(18_472), false)),
+        (KernelPathMode::Auto, 20_000, (Some(20_000), true)),
+        (KernelPathMode::Off, 8285, (None, false)),
+    ] {
+        let mut world = World::of(r#"{"Network": "10.244.0.0/16"}"#, own(), vec![]);
+        world.config.kernel_path = mode;
+        world.config.kernel_path_port = port;
+        let guard = world.desired().host.encapsulation;
+        assert_eq!((guard.private_port, guard.is_private_port_ours), expected);
+    }
 }
 
 #[test]

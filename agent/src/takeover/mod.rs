@@ -579,11 +579,11 @@ async fn obtain_sockets(
         false => known.wanted(),
     };
     let follow = |ports| inherited.follow(wanted, &known.facts.addresses, ports);
-    let (mut sockets, mut delay) = patiently(is_freed, || follow(ports)).await;
+    let (mut sockets, mut delay) = open_until_freed(is_freed, || follow(ports)).await;
     if left.is_some() && delay.as_ref().map(|delay| delay.error.spec().port) == left {
         // Another process has the private port, without which a node forwards too.
         let is_freed = kernel_path::free_format_port(host, known).await;
-        (sockets, delay) = patiently(is_freed, || follow(formats)).await;
+        (sockets, delay) = open_until_freed(is_freed, || follow(formats)).await;
     }
     if let Some(delay) = delay {
         let ends_start = !found.take_over || sockets.bound().is_none();
@@ -598,7 +598,7 @@ async fn obtain_sockets(
         found.report(Origin::Underlay, Some(problem));
     }
     if is_first && sockets.private_port(backend).is_none() {
-        kernel_path::keep_format_port(host).await;
+        kernel_path::detach_left_underlay_in(host).await;
     }
     sockets.deposit(&inherited, table).await?;
     Ok((sockets, next))
@@ -606,7 +606,7 @@ async fn obtain_sockets(
 
 /// Opens sockets, again and again where a device has just had their port (`is_freed`): the kernel closes the port of one that
 /// goes down a moment later.
-async fn patiently(
+async fn open_until_freed(
     is_freed: bool,
     open: impl Fn() -> (UnderlaySockets, Option<Delay>),
 ) -> (UnderlaySockets, Option<Delay>) {

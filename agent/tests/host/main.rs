@@ -11,6 +11,7 @@
 mod cleanup;
 mod external_interface;
 mod firewalls;
+mod ipsec;
 mod kernel_path;
 mod legacy;
 mod namespace;
@@ -55,6 +56,7 @@ fn v4() -> HostState {
         encapsulation: Encapsulation {
             ports: [8285, 8472],
             private_port: None,
+            is_private_port_ours: false,
             own: vec!["192.0.2.1".parse().unwrap()],
             nodes: ["10.244.2.0", "10.244.2.1", "192.0.2.2", "2001:db8::2"]
                 .map(|address| address.parse().unwrap())

@@ -92,7 +92,7 @@ fn guard(desired: &Encapsulation) -> Vec<Rule> {
     use PacketTerm::{FromSet, LaterFragment, NotUdpNorIcmp, RoutedBack};
     let mut rules = vec![packet(&[NotUdpNorIcmp], Verdict::Return)];
     rules.extend(false_reports(desired));
-    rules.extend(to_another_port(desired));
+    rules.extend(to_another_port(desired, desired.private_port));
     rules.extend([IPV4, IPV6].map(|family| packet(&[LaterFragment(family)], Verdict::Return)));
     rules.extend(redirected(desired));
     for own in &desired.own {
@@ -164,7 +164,7 @@ fn as_a_node(own: IpAddr) -> Rule {
 }
 
 fn translated(desired: &Encapsulation) -> Vec<Rule> {
-    let mut rules = to_another_port(desired);
+    let mut rules = to_another_port(desired, desired.private_port);
     for made_here in [PacketTerm::MadeHere, PacketTerm::FromVxlanDevice] {
         rules.push(packet(&[made_here], Verdict::Return));
     }
@@ -177,7 +177,11 @@ fn translated(desired: &Encapsulation) -> Vec<Rule> {
 fn tracking(desired: &Encapsulation) -> Vec<Rule> {
     use PacketTerm::{Family, FromPort, FromSet, NotFromSet, Remembered};
     let [udp_port, _] = desired.ports;
-    let mut rules = to_another_port(desired);
+    // Another program of this node may have that port.
+    let private_port = desired
+        .private_port
+        .filter(|_| desired.is_private_port_ours);
+    let mut rules = to_another_port(desired, private_port);
     for (family, v6) in [(IPV4, false), (IPV6, true)] {
         let own = desired.own.iter().copied().find(|own| own.is_ipv6() == v6);
         rules.push(Rule {
@@ -240,8 +244,8 @@ fn sets(desired: &Encapsulation) -> Vec<Set> {
 }
 
 /// Not for the encapsulation ports.
-fn to_another_port(desired: &Encapsulation) -> Vec<Rule> {
-    let other = PacketTerm::NotToPorts(desired.ports, desired.private_port);
+fn to_another_port(desired: &Encapsulation, private_port: Option<u16>) -> Vec<Rule> {
+    let other = PacketTerm::NotToPorts(desired.ports, private_port);
     [PacketTerm::NotUdp, other]
         .map(|term| packet(&[term], Verdict::Return))
         .into()
