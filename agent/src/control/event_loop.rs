@@ -511,10 +511,17 @@ impl Control {
     /// Looks at what is announced nowhere, and at everything where that is not enough.
     async fn quick_check(&mut self) -> Result<(), Restart> {
         self.kernel.log_repeats();
+        let is_changed = self.kernel.take_next_hop_change();
         let (known, spec) = (&self.model.known, &self.model.desired.spec);
         let has_fault = self
             .kernel_path
-            .tick(&self.kernel.host, known, spec, &self.tables.engine)
+            .tick(
+                &self.kernel.host,
+                known,
+                spec,
+                &self.tables.engine,
+                is_changed,
+            )
             .await;
         if self.turn.node_faults.look(known).await {
             let found = self.turn.node_faults.problems();
@@ -663,6 +670,7 @@ impl Control {
         };
         let problem = self.kernel_path.refresh(with).await;
         self.board.post(Origin::KernelPath, problem);
+        self.kernel.follow_next_hops(self.kernel_path.neighbours());
     }
 
     /// Posts a flanneld that was started beside this service. Every process is looked at, so not at every call.

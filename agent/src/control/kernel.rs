@@ -3,7 +3,9 @@
 //! [`Kernel::apply`] is set-up and repair in one. What it changes while the desired state is the one that it applied
 //! before was changed by another process, and is a repair; everything else is set-up.
 
+use std::collections::HashSet;
 use std::future::pending;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -80,6 +82,19 @@ impl Kernel {
         if self.watch.is_none() {
             self.watch = host::watch().ok();
         }
+    }
+
+    /// From here on changes of these neighbours, by interface and address, are followed: they are next hops to peers.
+    pub fn follow_next_hops(&mut self, next_hops: HashSet<(u32, IpAddr)>) {
+        if let Some(watch) = &mut self.watch {
+            watch.set_next_hops(next_hops);
+        }
+    }
+
+    /// Whether a next hop may have changed since the last call: always, where nothing is announced.
+    pub fn take_next_hop_change(&mut self) -> bool {
+        let watch = self.watch.as_mut();
+        watch.is_none_or(Watch::take_next_hop_change)
     }
 
     /// Whether every kind of change is announced.

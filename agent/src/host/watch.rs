@@ -10,7 +10,8 @@
 //! read again.
 //!
 //! Neighbours come and go all the time, and a pod can make them do so. Only changes of those that the caller named
-//! ([`Watch::set_neighbours`]) are reported: permanent entries, which no packet changes.
+//! ([`Watch::set_neighbours`]) are reported: permanent entries, which no packet changes. Of next hops to peers, which the
+//! kernel confirms every few seconds, it is noted that one has changed ([`Watch::take_next_hop_change`]).
 
 use std::collections::HashSet;
 use std::io;
@@ -54,7 +55,17 @@ pub struct Watch {
     routing: Subscription,
     /// None where the kernel has no netfilter.
     filter: Option<Subscription>,
-    neighbours: HashSet<(u32, IpAddr)>,
+    neighbours: Neighbours,
+}
+
+/// The neighbours that the caller named, by interface and address.
+#[derive(Default)]
+struct Neighbours {
+    /// A change of one of these is an event.
+    reported: HashSet<(u32, IpAddr)>,
+    next_hops: HashSet<(u32, IpAddr)>,
+    /// One of the next hops has changed.
+    next_hop_changed: bool,
 }
 
 /// One socket and what was read from it.
@@ -82,7 +93,7 @@ pub fn watch() -> Result<Watch, HostError> {
             .map_err(|source: io::Error| HostError::Socket { source })?,
         // Without it the caller has to read the rules regularly.
         filter: Subscription::open(NETLINK_NETFILTER, 1 << (libc::NFNLGRP_NFTABLES - 1)).ok(),
-        neighbours: HashSet::new(),
+        neighbours: Neighbours::default(),
     })
 }
 
@@ -94,7 +105,17 @@ impl Watch {
 
     /// From here on changes of these neighbours, by interface and address, are reported.
     pub fn set_neighbours(&mut self, neighbours: HashSet<(u32, IpAddr)>) {
-        self.neighbours = neighbours;
+        self.neighbours.reported = neighbours;
+    }
+
+    /// From here on it is noted when one of these neighbours, by interface and address, changes.
+    pub fn set_next_hops(&mut self, next_hops: HashSet<(u32, IpAddr)>) {
+        self.neighbours.next_hops = next_hops;
+    }
+
+    /// Whether one of the next hops has changed since the last call, as far as the stream has been polled.
+    pub fn take_next_hop_change(&mut self) -> bool {
+        std::mem::take(&mut self.neighbours.next_hop_changed)
     }
 }
 
@@ -105,13 +126,13 @@ impl Stream for Watch {
         let watch = self.get_mut();
         let filter = watch.filter.as_mut();
         match filter.map_or(Poll::Pending, |filter| {
-            filter.poll(context, &watch.neighbours)
+            filter.poll(context, &mut watch.neighbours)
         }) {
             // The end of either ends both: the caller could not tell half a watch from a complete one.
             Poll::Ready(event) => return Poll::Ready(event),
             Poll::Pending => {}
         }
-        watch.routing.poll(context, &watch.neighbours)
+        watch.routing.poll(context, &mut watch.neighbours)
     }
 }
 
@@ -129,7 +150,7 @@ impl Subscription {
     fn poll(
         &mut self,
         context: &mut Context<'_>,
-        neighbours: &HashSet<(u32, IpAddr)>,
+        neighbours: &mut Neighbours,
     ) -> Poll<Option<HostEvent>> {
         loop {
             while let Some((kind, length)) = self.buffer.get(self.reported..).and_then(next_message)
@@ -173,12 +194,14 @@ fn next_message(bytes: &[u8]) -> Option<(u16, usize)> {
     })
 }
 
-fn event(kind: u16, message: &[u8], neighbours: &HashSet<(u32, IpAddr)>) -> Option<HostEvent> {
+fn event(kind: u16, message: &[u8], neighbours: &mut Neighbours) -> Option<HostEvent> {
     match kind {
         libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => {
             // One that cannot be read is no reason to look: the next regular look will do.
             let named = neighbour(message.get(HEADER..)?)?;
-            neighbours.contains(&named).then_some(HostEvent::Neighbour)
+            neighbours.next_hop_changed |= neighbours.next_hops.contains(&named);
+            let is_reported = neighbours.reported.contains(&named);
+            is_reported.then_some(HostEvent::Neighbour)
         }
         libc::RTM_NEWLINK | libc::RTM_DELLINK => Some(HostEvent::Link),
         libc::RTM_NEWADDR | libc::RTM_DELADDR => Some(HostEvent::Address),
@@ -286,8 +309,11 @@ mod tests {
 
     #[test]
     fn only_neighbours_that_were_named_are_events() {
-        let named = HashSet::from([(7, "10.244.1.2".parse().unwrap())]);
-        let of = |message: &[u8]| event(libc::RTM_DELNEIGH, message, &named);
+        let mut named = Neighbours {
+            reported: HashSet::from([(7, "10.244.1.2".parse().unwrap())]),
+            ..Neighbours::default()
+        };
+        let mut of = |message: &[u8]| event(libc::RTM_DELNEIGH, message, &mut named);
         assert_eq!(
             of(&of_neighbour(7, &[10, 244, 1, 2])),
             Some(HostEvent::Neighbour)
@@ -304,9 +330,23 @@ mod tests {
 
     #[test]
     fn other_announcements_are_not_events() {
-        let none = HashSet::new();
-        assert_eq!(event(32, &[], &none), None);
-        assert_eq!(event(80, &[], &none), Some(HostEvent::Setting));
+        let mut none = Neighbours::default();
+        assert_eq!(event(32, &[], &mut none), None);
+        assert_eq!(event(80, &[], &mut none), Some(HostEvent::Setting));
+    }
+
+    #[test]
+    fn a_change_of_a_next_hop_is_noted_and_is_no_event() {
+        let mut named = Neighbours {
+            next_hops: HashSet::from([(7, "192.0.2.2".parse().unwrap())]),
+            ..Neighbours::default()
+        };
+        let other = of_neighbour(7, &[192, 0, 2, 3]);
+        assert_eq!(event(libc::RTM_NEWNEIGH, &other, &mut named), None);
+        assert!(!named.next_hop_changed);
+        let next_hop = of_neighbour(7, &[192, 0, 2, 2]);
+        assert_eq!(event(libc::RTM_NEWNEIGH, &next_hop, &mut named), None);
+        assert!(named.next_hop_changed);
     }
 
     proptest! {

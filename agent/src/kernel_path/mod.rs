@@ -2,7 +2,8 @@
 //!
 //! Theory of operation. The control loop owns one [`KernelPathControl`]. It is asked at each refresh whether the kernel
 //! path can be in use here ([`site`]), and brings it into use or takes it out of use ([`switching`]); at each publication
-//! of tables the programs' tables follow; once a second it looks at neighbours and renews the programs' lease ([`upkeep`]).
+//! of tables the programs' tables follow; once a second it looks at peers, and at neighbours where one has changed, and
+//! renews the programs' lease ([`upkeep`]).
 //! Whatever is refused takes the kernel path out of use, with the reason in `tartan status`; user space then carries
 //! every packet, and another try is made after a minute.
 //!
@@ -29,7 +30,7 @@ mod upkeep;
 mod user_space;
 
 use std::collections::{HashMap, HashSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -135,6 +136,8 @@ pub struct KernelPathControl {
     /// When it was refused last.
     refused: Option<Instant>,
     renewed: Option<Instant>,
+    /// The kernel's neighbours may differ from those that the tables have.
+    are_neighbours_outdated: bool,
     ways: HashMap<Ipv4Addr, Way>,
     ways_read: Option<Instant>,
     /// The routes and the device that they go by.
@@ -201,6 +204,7 @@ impl KernelPathControl {
             off: None,
             refused: None,
             renewed: None,
+            are_neighbours_outdated: true,
             ways: HashMap::new(),
             ways_read: None,
             ways_of: None,
@@ -332,6 +336,18 @@ impl KernelPathControl {
             index: site.underlay.ifindex,
             name: site.underlay_name.clone(),
         })
+    }
+
+    /// The neighbours that the programs send to, by interface and address, while the programs act.
+    pub(crate) fn neighbours(&self) -> HashSet<(u32, IpAddr)> {
+        let site = self.site.as_ref().filter(|_| self.is_live);
+        let neighbours = site.into_iter().flat_map(|site| {
+            self.ways.values().filter_map(|way| match way {
+                Way::Neighbour(address) => Some((site.underlay.ifindex, IpAddr::V4(*address))),
+                Way::Unknown | Way::Elsewhere => None,
+            })
+        });
+        neighbours.collect()
     }
 
     /// What a view shows of it.

@@ -1,4 +1,5 @@
-//! What is looked at once a second: neighbours, the lease, IPsec policies, and reports of narrower paths.
+//! What is looked at once a second: the lease, IPsec policies, reports of narrower paths, what peers announce, and the
+//! kernel's neighbours where one of the next hops was announced to have changed.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -21,15 +22,17 @@ use crate::host::kernel_path::Way;
 use crate::host::{Host, has_ipsec_policies};
 
 impl KernelPathControl {
-    /// Once a second, while it is in use. What the kernel refuses takes it out of use. Returns whether something did: a
-    /// refresh is due then.
+    /// Once a second, while it is in use. What the kernel refuses takes it out of use. `is_changed`: a next hop may have
+    /// changed since the last call. Returns whether something took it out of use: a refresh is due then.
     pub(crate) async fn tick(
         &mut self,
         host: &Host,
         known: &Known,
         spec: &Spec,
         engine: &Engine,
+        is_changed: bool,
     ) -> bool {
+        self.are_neighbours_outdated |= is_changed;
         let was_live = self.is_live;
         if was_live {
             self.look(host, known, spec, engine).await;
@@ -54,18 +57,30 @@ impl KernelPathControl {
             return;
         };
         self.use_neighbours(host, &site).await;
-        let Ok(next_hops) = self.next_hops(host, &site).await else {
-            // A listing that fails says nothing: the lease and the next tick are the bound.
+        let next_hops = match self.are_neighbours_outdated {
+            true => match self.next_hops(host, &site).await {
+                Ok(next_hops) => Some(next_hops),
+                // A listing that fails says nothing: the lease and the next tick are the bound.
+                Err(_) => return,
+            },
+            false => None,
+        };
+        let Some(facts) = self.facts.take() else {
             return;
         };
-        let unusable = self.unusable(known, spec, engine, &next_hops);
-        let Some(facts) = self.facts.clone() else {
-            return;
-        };
-        let facts = Facts {
-            next_hops,
+        let of_now = next_hops.as_ref().unwrap_or(&facts.next_hops);
+        let unusable = self.unusable(known, spec, engine, of_now);
+        let is_same = *of_now == facts.next_hops && unusable == facts.unusable;
+        let next = (!is_same).then(|| Facts {
+            next_hops: of_now.clone(),
             unusable,
-            ..facts
+            ..facts.clone()
+        });
+        let unchanged = self.facts.insert(facts);
+        let facts = match next {
+            Some(next) => next,
+            None if self.version == spec.version => return,
+            None => unchanged.clone(),
         };
         if let Err(reason) = self.follow_with(spec, facts) {
             self.note_fault(reason);
@@ -147,11 +162,12 @@ impl KernelPathControl {
 
     /// The MAC of the next hop to each peer, as far as the kernel has it.
     pub(super) async fn next_hops(
-        &self,
+        &mut self,
         host: &Host,
         site: &Site,
     ) -> Result<HashMap<Ipv4Addr, Mac>, OffReason> {
         let macs = host.neighbour_macs(site.underlay.ifindex).await?;
+        self.are_neighbours_outdated = false;
         let of = |(peer, way): (&Ipv4Addr, &Way)| match way {
             Way::Neighbour(neighbour) => Some((*peer, *macs.get(neighbour)?)),
             Way::Unknown | Way::Elsewhere => None,

@@ -1,5 +1,6 @@
 //! Changes are announced, and a lost announcement too.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -68,6 +69,40 @@ fn each_kind_of_change_is_announced() {
             namespace.set(path, "1");
             let events = drain(&mut watch).await;
             assert!(events.contains(&HostEvent::Setting), "{path}: {events:?}");
+        }
+    });
+}
+
+#[test]
+fn each_change_of_a_next_hop_is_noted_and_none_of_another_neighbour() {
+    let namespace = Namespace::with_tun();
+    namespace.inside(|| async {
+        let index = namespace.shell("cat /proc/net/dev_snmp6/eth0");
+        let index = index.lines().find_map(|line| line.strip_prefix("ifIndex"));
+        let index = index.unwrap().trim().parse().unwrap();
+        let mut watch = watch().unwrap();
+        watch.set_next_hops(HashSet::from([(index, "10.9.0.2".parse().unwrap())]));
+        assert_eq!(drain(&mut watch).await, []);
+        assert!(!watch.take_next_hop_change());
+        for (words, expected) in [
+            (
+                "neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev eth0 nud stale",
+                true,
+            ),
+            (
+                "neigh add 10.9.0.3 lladdr 02:00:00:00:00:03 dev eth0 nud stale",
+                false,
+            ),
+            (
+                "neigh change 10.9.0.2 lladdr 02:00:00:00:00:04 dev eth0 nud stale",
+                true,
+            ),
+            ("neigh change 10.9.0.2 dev eth0 nud failed", true),
+            ("neigh delete 10.9.0.2 dev eth0", true),
+        ] {
+            namespace.ip(words);
+            assert_eq!(drain(&mut watch).await, [], "`ip {words}`");
+            assert_eq!(watch.take_next_hop_change(), expected, "`ip {words}`");
         }
     });
 }
