@@ -63,7 +63,8 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<String, TextFileError> {
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(TextFileError::NotAFile { path: path() });
     }
-    let mut bytes = Vec::new();
+    // The files of proc(5) do not say how large they are, and a small buffer would be read into many times.
+    let mut bytes = Vec::with_capacity(PIECE.min(usize::try_from(limit).unwrap_or(PIECE)));
     file.take(limit.saturating_add(1))
         .read_to_end(&mut bytes)
         .map_err(failed)?;
@@ -84,6 +85,9 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<String, TextFileError> {
         }
     })
 }
+
+/// Bytes that are read at a time.
+const PIECE: usize = 8 * 1024;
 
 #[cfg(test)]
 mod tests {

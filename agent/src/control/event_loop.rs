@@ -4,8 +4,9 @@
 //!
 //! - a *refresh* reads everything, decides, publishes, and brings the kernel to the desired state. It follows every
 //!   announcement of a change, and comes every 10 s in any case;
-//! - a *quick check*, once a second, looks at what is announced nowhere, which costs a few dozen system calls. It becomes
-//!   a refresh where something is found, where the watch is not whole, and as long as anything is to be tried again;
+//! - a *quick check*, once a second, looks at what is announced nowhere, which costs a dozen system calls, and some fifty
+//!   every other time. It becomes a refresh where something is found, where the watch is not whole, and as long as anything
+//!   is to be tried again;
 //! - a *call* of the plugin changes one attachment: its record is read, and the tables are published. The rest of the node
 //!   is not looked at.
 
@@ -43,7 +44,7 @@ use crate::api::wire::{Adopted, Reply, Request};
 use crate::causes::causes;
 use crate::gathering::Gathering;
 use crate::health::Health;
-use crate::host::Picture;
+use crate::host::{Host, Picture};
 use crate::keeper::channel::HandOverRequest;
 use crate::keeper::descriptors::{Descriptors, Order};
 use crate::kernel_path::{self, KernelPathControl};
@@ -557,10 +558,13 @@ impl Control {
         // Of a link that cannot be put right another look is no use.
         let is_sound = |a: &&Arc<Attachment>| !self.turn.faulty.contains_key(&key(a));
         let sound = self.model.records.adopted().iter().filter(is_sound);
+        let desired = &self.model.desired.host;
+        let links = host.quick_links(desired).await.ok();
+        let links = links.as_ref();
         QuickFaults {
-            host: host.quick_faults(&self.model.desired.host),
+            host: host.quick_faults(desired, links),
             api: !self.run_files.is_answering(),
-            pods: !host.pods_pass_quick_check(sound.map(|a| &**a)).await,
+            pods: !Host::pods_pass_quick_check(links, sound.map(|a| &**a)),
         }
     }
 

@@ -88,7 +88,7 @@ pub use net::routes_of_packets::{KernelRoute, RoutedTo};
 pub use picture::{Picture, Underlay};
 pub use pod_state::MendedPods;
 pub use port_holder::{PortHolder, tcp_port_holder};
-pub use quick_check::QuickFault;
+pub use quick_check::{QuickFault, QuickLinks};
 pub use subnet_env::contents::SubnetEnv;
 pub use watch::{HostEvent, Watch, watch};
 

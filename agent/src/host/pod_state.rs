@@ -28,9 +28,10 @@ use super::change::Change;
 use super::error::HostError;
 use super::net::links;
 use super::net::neighbours::{self, Neighbour};
-use super::net::pod_links::{self, PodLink, PodLinks};
+use super::net::pod_links::{PodLink, PodLinks};
 use super::net::routes;
 use super::picture::Picture;
+use super::quick_check::QuickLinks;
 use super::routes_to_pods::RoutesToPods;
 use super::settings::setting::Interface;
 use super::settings::sysctls;
@@ -160,25 +161,21 @@ impl Host {
         mended
     }
 
-    /// Whether what is announced nowhere is right: the settings of the hosts' ends of these attachments.
-    pub async fn pods_pass_quick_check<'a>(
-        &self,
+    /// Whether what is announced nowhere is right: the settings of the hosts' ends of these attachments, as just listed;
+    /// without a list, whether there is none to check.
+    pub fn pods_pass_quick_check<'a>(
+        links: Option<&QuickLinks>,
         attachments: impl Iterator<Item = &'a Attachment>,
     ) -> bool {
-        let mut attachments = attachments
-            .filter(|attachment| attachment.state == State::Attached)
-            .peekable();
-        if attachments.peek().is_none() {
-            return true;
-        }
-        let Ok(links) = pod_links::list(&self.netlink.handle).await else {
-            return false;
-        };
+        let mut attached = attachments.filter(|attachment| attachment.state == State::Attached);
         let is_right = |attachment: &Attachment| {
-            let end = links.end_of(attachment);
-            end.is_none_or(|(_, end)| link_faults(attachment, end).is_empty())
+            let end = |links: &'_ QuickLinks| {
+                let end = links.pods.end_of(attachment);
+                end.is_none_or(|(_, end)| link_faults(attachment, end).is_empty())
+            };
+            links.is_some_and(end)
         };
-        attachments.all(is_right)
+        attached.all(is_right)
     }
 
     /// Repairs one link, unless the plugin is at work on it.

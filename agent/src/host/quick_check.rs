@@ -3,12 +3,26 @@
 //! No [`watch()`](super::watch()) reports changes of most settings under `/proc/sys` or of files; and an accept rule that
 //! another program has just removed is put back only after a pause
 //! ([`firewall`](super::firewall)).
+//!
+//! Settings of interfaces are read from one list of them ([`QuickLinks`]). To open, read and close the files of our device
+//! alone was a quarter of what the control loop of an idle node did.
 
 use super::Host;
+use super::error::HostError;
 use super::host_state::HostState;
-use super::settings::setting::{Interface, Setting};
+use super::net::dev_conf::DevConf;
+use super::net::links;
+use super::net::pod_links::PodLinks;
+use super::settings::setting::Setting;
 use super::settings::sysctls;
 use crate::file_state::FileState;
+
+/// What a list of all interfaces shows of that.
+#[derive(Debug)]
+pub struct QuickLinks {
+    has_device_settings: bool,
+    pub(super) pods: PodLinks,
+}
 
 /// What the quick check finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,17 +42,35 @@ pub enum QuickFault {
 }
 
 impl Host {
+    /// Lists the interfaces for a quick check.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list.
+    pub async fn quick_links(&self, desired: &HostState) -> Result<QuickLinks, HostError> {
+        let messages = links::messages_without_counters(&self.netlink.handle).await?;
+        let mut all = messages.iter();
+        let device = all.find(|message| links::name(message) == Some(&desired.device));
+        let has_settings =
+            |device| sysctls::has_device_settings(DevConf::of(device), desired.has_v6());
+        Ok(QuickLinks {
+            // That the device is gone is announced.
+            has_device_settings: device.is_none_or(has_settings),
+            pods: PodLinks::of(&messages),
+        })
+    }
+
     /// What of all that no watch reports is not as [`apply`](Host::apply) and
     /// [`apply_firewall_and_subnet_env`](Host::apply_firewall_and_subnet_env) last left it with this `desired`, or was left
-    /// undone by them. The caller has to call them.
-    pub fn quick_faults(&self, desired: &HostState) -> Vec<QuickFault> {
+    /// undone by them. The caller has to call them. `links`: as just listed; `None` where the kernel refused.
+    pub fn quick_faults(&self, desired: &HostState, links: Option<&QuickLinks>) -> Vec<QuickFault> {
+        let has_device_settings = links.is_some_and(|links| links.has_device_settings);
         let has_subnet_file = self.subnet_file == FileState::of(&desired.subnet_file);
         let checks = [
             (self.unreported.is_empty(), QuickFault::Unreported),
             (self.record.write_error().is_none(), QuickFault::Record),
             (self.firewall.is_applied(), QuickFault::Firewall),
             (has_subnet_file, QuickFault::SubnetFile),
-            (has_device_settings(desired), QuickFault::Device),
+            (has_device_settings, QuickFault::Device),
             (self.has_uplink_settings(desired), QuickFault::Uplinks),
         ];
         let failed = checks.into_iter().filter(|(passes, _)| !passes);
@@ -46,8 +78,9 @@ impl Host {
     }
 
     /// Whether there is no quick fault.
-    pub fn passes_quick_check(&self, desired: &HostState) -> bool {
-        self.quick_faults(desired).is_empty()
+    pub async fn passes_quick_check(&self, desired: &HostState) -> bool {
+        let links = self.quick_links(desired).await.ok();
+        self.quick_faults(desired, links.as_ref()).is_empty()
     }
 
     fn has_uplink_settings(&self, desired: &HostState) -> bool {
@@ -64,11 +97,4 @@ impl Host {
             | Setting::UdpGroForwarding(_) => true,
         })
     }
-}
-
-fn has_device_settings(desired: &HostState) -> bool {
-    let device = Interface::parse(&desired.device);
-    device.is_some_and(|device| {
-        sysctls::has_device_settings(&device, desired.has_v6()).unwrap_or(false)
-    })
 }

@@ -17,7 +17,7 @@ async fn settle(host: &mut Host, desired: &HostState) {
         host.apply(desired).await.unwrap();
         let (_, refused) = host.apply_firewall_and_subnet_env(desired).await;
         assert!(refused.is_none(), "{refused:?}");
-        if host.passes_quick_check(desired) {
+        if host.passes_quick_check(desired).await {
             return;
         }
         assert!(started.elapsed() < Duration::from_secs(20), "never at rest");
@@ -50,17 +50,20 @@ fn the_quick_check_finds_what_is_not_announced() {
     let cut = |path: &Path| fs::write(path, "FLANNEL_MTU=9\n").unwrap();
     namespace.inside(|| async {
         let mut host = Host::open(&state).await.unwrap();
-        assert!(!host.passes_quick_check(&desired), "nothing is set up yet");
+        assert!(
+            !host.passes_quick_check(&desired).await,
+            "nothing is set up yet"
+        );
         settle(&mut host, &desired).await;
         for (path, value) in settings {
             namespace.set(path, value);
-            assert!(!host.passes_quick_check(&desired), "{path}");
+            assert!(!host.passes_quick_check(&desired).await, "{path}");
             settle(&mut host, &desired).await;
             assert_ne!(namespace.setting(path), value, "{path}");
         }
         for harm in [remove, cut] {
             harm(&file);
-            assert!(!host.passes_quick_check(&desired));
+            assert!(!host.passes_quick_check(&desired).await);
             settle(&mut host, &desired).await;
             assert_eq!(
                 fs::read_to_string(&file).unwrap(),
@@ -85,11 +88,11 @@ fn the_quick_check_finds_an_uplink_that_would_forget_its_router() {
         settle(&mut host, &desired).await;
         assert_eq!(namespace.setting(accept_ra), "2");
         namespace.set(accept_ra, "1");
-        assert!(!host.passes_quick_check(&desired));
+        assert!(!host.passes_quick_check(&desired).await);
         settle(&mut host, &desired).await;
         assert_eq!(namespace.setting(accept_ra), "2");
         // Switched off by the administrator: it stays off.
         namespace.set(accept_ra, "0");
-        assert!(host.passes_quick_check(&desired));
+        assert!(host.passes_quick_check(&desired).await);
     });
 }

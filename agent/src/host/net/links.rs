@@ -2,8 +2,9 @@
 
 use encap::Mac;
 use futures_util::TryStreamExt;
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::link::{
-    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+    InfoKind, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
 };
 use rtnetlink::Handle;
 use rustix::io::Errno;
@@ -104,6 +105,18 @@ pub(in crate::host) async fn messages(handle: &Handle) -> Result<Vec<LinkMessage
         .map_err(|source| HostError::netlink("list", "the interfaces", source))
 }
 
+/// The same without their counters, which the kernel would add up over all cores.
+pub(in crate::host) async fn messages_without_counters(
+    handle: &Handle,
+) -> Result<Vec<LinkMessage>, HostError> {
+    let mask = vec![LinkExtentMask::SkipStats];
+    let request = handle.link().get();
+    let request = request.set_filter_mask(AddressFamily::Unspec, mask);
+    let all = request.execute().try_collect();
+    all.await
+        .map_err(|source| HostError::netlink("list", "the interfaces", source))
+}
+
 /// The interface of that name among those listed.
 pub(in crate::host) fn find<'a>(links: &'a [Link], name: &str) -> Option<&'a Link> {
     links.iter().find(|link| link.name == name)
@@ -129,6 +142,15 @@ pub(in crate::host) async fn named_with_mac(
         });
         (parse(&message), mac)
     }))
+}
+
+/// The name of the interface that a message is about.
+pub(in crate::host) fn name(message: &LinkMessage) -> Option<&str> {
+    let mut attributes = message.attributes.iter();
+    attributes.find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(&**name),
+        _ => None,
+    })
 }
 
 /// The kernel's counters of one interface.

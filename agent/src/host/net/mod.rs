@@ -2,6 +2,7 @@
 //! the requests that change it.
 
 pub(super) mod addresses;
+pub(super) mod dev_conf;
 pub(super) mod links;
 pub(super) mod neighbours;
 pub(super) mod pod_links;

@@ -6,12 +6,11 @@ use cni_shim::Attachment;
 use cni_shim::attachment::{HOST_IFNAME_PREFIX, LIMITER_IFNAME_PREFIX};
 use cni_shim::pod_end::{self, SeenInterface};
 use cni_shim::pod_link::{SETTINGS4, SETTINGS6, WITHOUT6};
-use netlink_packet_route::link::{
-    AfSpecInet, AfSpecInet6, AfSpecUnspec, Inet6DevConf, InetDevConf, LinkAttribute, LinkMessage,
-};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use rtnetlink::Handle;
 use rustix::io::Errno;
 
+use super::dev_conf::{DevConf, value4, value6};
 use super::links::{self, Link, LinkKind, LinkStats};
 use crate::host::Host;
 use crate::host::error::{HostError, errno};
@@ -63,36 +62,11 @@ impl PodSettings {
     }
 
     fn of(message: &LinkMessage) -> PodSettings {
-        let mut settings = PodSettings::default();
-        let specs = message
-            .attributes
-            .iter()
-            .filter_map(|attribute| match attribute {
-                LinkAttribute::AfSpecUnspec(specs) => Some(specs),
-                _ => None,
-            });
-        for spec in specs.flatten() {
-            match spec {
-                AfSpecUnspec::Inet(list) => {
-                    settings.v4 = list.iter().find_map(|entry| match entry {
-                        AfSpecInet::DevConf(conf) => {
-                            Some(SETTINGS4.map(|setting| value4(conf, setting.name)))
-                        }
-                        _ => None,
-                    });
-                }
-                AfSpecUnspec::Inet6(list) => {
-                    settings.v6 = list.iter().find_map(|entry| match entry {
-                        AfSpecInet6::DevConf(conf) => {
-                            Some(SETTINGS6.map(|setting| value6(conf, setting.name)))
-                        }
-                        _ => None,
-                    });
-                }
-                _ => {}
-            }
+        let DevConf { v4, v6 } = DevConf::of(message);
+        PodSettings {
+            v4: v4.map(|conf| SETTINGS4.map(|setting| value4(conf, setting.name))),
+            v6: v6.map(|conf| SETTINGS6.map(|setting| value6(conf, setting.name))),
         }
-        settings
     }
 }
 
@@ -192,32 +166,6 @@ fn namespace(message: &LinkMessage) -> Option<u32> {
     })
 }
 
-fn value4(conf: &InetDevConf, name: &str) -> i32 {
-    match name {
-        "forwarding" => conf.forwarding,
-        "rp_filter" => conf.rp_filter,
-        "accept_redirects" => conf.accept_redirects,
-        "send_redirects" => conf.send_redirects,
-        "accept_source_route" => conf.accept_source_route,
-        "arp_ignore" => conf.arp_ignore,
-        _ => UNREAD,
-    }
-}
-
-fn value6(conf: &Inet6DevConf, name: &str) -> i32 {
-    match name {
-        "accept_ra" => conf.accept_ra,
-        "accept_redirects" => conf.accept_redirects,
-        "addr_gen_mode" => conf.addr_gen_mode,
-        "forwarding" => conf.forwarding,
-        "disable_ipv6" => conf.disable_ipv6,
-        _ => UNREAD,
-    }
-}
-
-/// A setting of the table that is not read here: no value of any.
-const UNREAD: i32 = i32::MIN;
-
 fn hardware_address(message: &LinkMessage) -> Vec<u8> {
     let mut attributes = message.attributes.iter();
     let found = attributes.find_map(|attribute| match attribute {
@@ -298,7 +246,10 @@ const DIGITS: usize = 10;
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_route::link::{Inet6DevConf, InetDevConf};
+
     use super::*;
+    use crate::host::net::dev_conf::UNREAD;
 
     #[test]
     fn every_setting_that_the_plugin_makes_is_read() {

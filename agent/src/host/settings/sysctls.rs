@@ -6,11 +6,13 @@
 //! it.
 
 use cni_shim::pod_link::{SETTINGS4, SETTINGS6, WITHOUT6};
+use netlink_packet_route::link::{Inet6DevConf, InetDevConf};
 
 use super::record::{RecordedChange, SettingsRecord};
 use super::setting::{CONF4, CONF6, Interface, Setting, dotted, read, root, write};
 use crate::host::change::SettingChange;
 use crate::host::error::HostError;
+use crate::host::net::dev_conf::{DevConf, value4, value6};
 
 /// Gives the device the settings of a tunnel's end. Settings of IPv6 are left
 /// out where the kernel has none.
@@ -57,28 +59,29 @@ fn set_all(wanted: impl Iterator<Item = (String, i32)>) -> Result<Vec<SettingCha
     Ok(altered)
 }
 
-/// Whether the device has them.
-pub(in crate::host) fn has_device_settings(
-    device: &Interface,
-    ipv6: bool,
-) -> Result<bool, HostError> {
-    for (path, value) in of_device(device, ipv6) {
-        if read(&path)?.is_some_and(|found| found != value) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+/// Whether a device has them, by what the kernel lists with it.
+pub(in crate::host) fn has_device_settings(conf: DevConf<'_>, ipv6: bool) -> bool {
+    let has4 = |conf: &InetDevConf| {
+        let mut settings = DEVICE4.iter();
+        settings.all(|(key, value)| value4(conf, key) == *value)
+    };
+    let has6 = |conf: &Inet6DevConf| device6(ipv6).all(|(key, value)| value6(conf, key) == value);
+    conf.v4.is_none_or(has4) && conf.v6.is_none_or(has6)
 }
 
 /// The settings of a tunnel's end, by path. Those of IPv6 are not there where the kernel has none.
 fn of_device(device: &Interface, ipv6: bool) -> impl Iterator<Item = (String, i32)> {
     let name = device.name();
-    let enable = ipv6.then_some(("disable_ipv6", 0));
-    let v6 = DEVICE6.iter().copied().chain(enable);
+    let v6 = device6(ipv6);
     let v4 = DEVICE4
         .iter()
         .map(move |(key, value)| (format!("{CONF4}{name}/{key}"), *value));
     v4.chain(v6.map(move |(key, value)| (format!("{CONF6}{name}/{key}"), value)))
+}
+
+fn device6(ipv6: bool) -> impl Iterator<Item = (&'static str, i32)> {
+    let enable = ipv6.then_some(("disable_ipv6", 0));
+    DEVICE6.iter().copied().chain(enable)
 }
 
 /// Lets the device leave the groups of IPv6 routers, which the kernel joins and leaves with the device's
@@ -179,3 +182,20 @@ const DEVICE6: [(&str, i32); 5] = [
 
 /// While no process holds the device, its routes do not count and the `unreachable` ones answer.
 const WITHOUT_CARRIER: (&str, i32) = ("ignore_routes_with_linkdown", 1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::net::dev_conf::UNREAD;
+
+    #[test]
+    fn every_setting_of_a_device_is_read_from_the_list_of_interfaces() {
+        let (v4, v6) = (InetDevConf::default(), Inet6DevConf::default());
+        for (name, _) in DEVICE4 {
+            assert_ne!(value4(&v4, name), UNREAD, "{name}");
+        }
+        for (name, _) in device6(true) {
+            assert_ne!(value6(&v6, name), UNREAD, "{name}");
+        }
+    }
+}
