@@ -47,7 +47,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
 use std::time::{Duration, SystemTime};
 
 use dataplane::engine::Clock;
@@ -96,6 +97,8 @@ struct Shared {
     /// Why a family has no socket to probe by.
     refused: Mutex<Option<String>>,
     is_stopped: AtomicBool,
+    /// To be woken when there is something for it to take.
+    thread: OnceLock<Thread>,
 }
 
 /// What the thread probes by.
@@ -143,10 +146,15 @@ impl PeerHealth {
         }
         let prober = Prober::new(Arc::clone(&health.known.0), hearing);
         let name = "peer-health".to_owned();
-        std::thread::Builder::new().name(name).spawn(|| {
+        let thread = std::thread::Builder::new().name(name).spawn(|| {
             renounce_files(Renounced::AllFiles);
             prober.run();
         })?;
+        health
+            .known
+            .0
+            .thread
+            .get_or_init(|| thread.thread().clone());
         Ok(health)
     }
 
@@ -163,6 +171,7 @@ impl PeerHealth {
                 problems: Mutex::default(),
                 refused: Mutex::new(None),
                 is_stopped: AtomicBool::new(false),
+                thread: OnceLock::new(),
             })),
             followed: None,
             answered_before: None,
@@ -186,6 +195,7 @@ impl PeerHealth {
                 snapshot,
                 following,
             });
+            self.known.0.wake();
         }
     }
 
@@ -233,6 +243,13 @@ impl PeerHealth {
 }
 
 impl Shared {
+    /// Ends the thread's pause.
+    fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
     /// The time of day of a moment of the clock: the same however often it is asked.
     fn time_of(&self, moment: Now) -> SystemTime {
         self.origin + Duration::from_nanos(moment.0)
@@ -248,6 +265,7 @@ fn origin(clock: Clock) -> SystemTime {
 impl Drop for PeerHealth {
     fn drop(&mut self) {
         self.known.0.is_stopped.store(true, Relaxed);
+        self.known.0.wake();
     }
 }
 

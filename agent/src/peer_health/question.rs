@@ -120,6 +120,7 @@ impl PeerHealthView {
             }
             questions.0.push(pending);
         }
+        self.0.wake();
         match tokio::time::timeout(PATIENCE + THREAD_LATE, answered).await {
             Ok(Ok(says)) => Ok(says),
             _ => Err("the thread that probes does not answer; see the agent's log".to_owned()),

@@ -280,8 +280,23 @@ impl Table {
         }
     }
 
-    /// When [`turn`](Table::turn) is to be called next.
-    pub(super) fn wake(&self) -> Option<Now> {
+    /// When [`turn`](Table::turn) is to be called next. A path that needs nothing before a later time is put there: an answer
+    /// ends the doubt for which its turn was to come.
+    pub(super) fn wake(&mut self) -> Option<Now> {
+        while let Some(Reverse((at, index))) = self.due.peek().copied() {
+            let slot = self.slots.get_mut(index);
+            let Some(slot) = slot.filter(|slot| slot.scheduled == at) else {
+                self.due.pop();
+                continue;
+            };
+            let wake = slot.path.wake();
+            if wake <= at || slot.path.is_urgent() {
+                break;
+            }
+            self.due.pop();
+            slot.scheduled = wake;
+            self.due.push(Reverse((wake, index)));
+        }
         let due = self.due.peek().map(|Reverse((at, _))| *at);
         due.map(|due| due.max(self.spent_until))
     }

@@ -73,7 +73,7 @@ impl Prober {
             self.put_questions();
             self.judge();
             self.reopen_sockets();
-            std::thread::sleep(self.pause());
+            std::thread::park_timeout(self.pause());
         }
     }
 
@@ -533,5 +533,6 @@ const JUDGE_EVERY: Duration = Duration::from_secs(1);
 const REOPEN_EVERY: Duration = Duration::from_secs(1);
 /// An answer on a local network is there within this; a worker keeps what it heard.
 const SOON: Duration = Duration::from_millis(20);
-/// Requests of peers wait in the ring meanwhile.
-const LONGEST: Duration = Duration::from_millis(240);
+/// What peers asked and answered waits in the ring meanwhile; what this node wants of the thread wakes it. Three of these
+/// pauses and that for an answer fill the time between two probes, so that none more is cut short by the next probe.
+const LONGEST: Duration = Duration::from_millis(410);

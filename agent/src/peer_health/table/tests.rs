@@ -198,6 +198,30 @@ fn five_thousand_peers_share_the_budget_evenly() {
     assert_eq!(table.bad().count(), 50);
 }
 
+#[test]
+fn an_answer_ends_the_doubt_for_which_a_turn_was_to_come() {
+    let (mut table, mut now) = (Table::new(Now(0)), Now(0));
+    table.follow(targets(1), now);
+    run(&mut table, &mut now, 30, |_| true);
+    now = table.wake().unwrap();
+    let mut asks = Vec::new();
+    table.turn(now, &mut asks, &mut Vec::new());
+    assert!(!asks.is_empty());
+    let address = table.slots()[0].target.address;
+    let nonces: Vec<u64> = (1 << 32..).take(asks.len()).collect();
+    for (nonce, (_, ask)) in nonces.iter().zip(asks) {
+        table.note_sent(address, *nonce, ask, now);
+    }
+    let doubted = table.wake().unwrap();
+    assert!(doubted.since(now) < WATCH_EVERY / 2, "{doubted:?}");
+    for nonce in nonces {
+        let at = now.after(Duration::from_millis(1));
+        assert!(table.answer(address, nonce, at).is_some());
+    }
+    let next = table.wake().unwrap();
+    assert!(next.since(now) >= WATCH_EVERY, "{next:?}");
+}
+
 /// Regression: with 5,000 peers that answer, what was due beyond the budget was taken out of the heap and put back each
 /// 20 ms, which cost more than the probes did.
 #[test]
