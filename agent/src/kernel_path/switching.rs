@@ -115,6 +115,7 @@ impl KernelPathControl {
             self.follow_with(with.spec, Facts { on: true, ..facts })?;
         }
         if !self.is_live {
+            self.flows.wake();
             info!("the kernel path is in use");
             self.is_live = true;
         }

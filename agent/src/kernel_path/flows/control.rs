@@ -50,6 +50,13 @@ impl Flows {
         }
     }
 
+    /// Has the thread look at once whether programs follow flows: they do from now on.
+    pub(crate) fn wake(&self) {
+        if let Some(running) = &self.0 {
+            running.service.wake();
+        }
+    }
+
     /// Whether there is a thread that judges and watches.
     pub(crate) fn is_running(&self) -> bool {
         let running = self.0.as_ref();

@@ -45,6 +45,8 @@ mod thread;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 
 use dataplane::kernel_path::{Event, FlowTable, KernelPathError};
@@ -90,10 +92,43 @@ pub enum FlowError {
     },
 }
 
+/// What ends the flow thread's wait.
+struct Wake {
+    /// An eventfd, readable until the thread has read it.
+    event: OwnedFd,
+    /// The thread is to end.
+    is_stopped: AtomicBool,
+}
+
+impl Wake {
+    fn new() -> rustix::io::Result<Wake> {
+        Ok(Wake {
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            is_stopped: AtomicBool::new(false),
+        })
+    }
+
+    fn wake(&self) {
+        // An eventfd takes a number this small at any time (eventfd(2)).
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    fn stop(&self) {
+        self.is_stopped.store(true, Release);
+        self.wake();
+    }
+
+    /// Takes what woke the thread. Returns whether that is to end.
+    fn take(&self) -> bool {
+        // Whatever it reads, another wake makes it readable again.
+        let _ = rustix::io::read(&self.event, &mut [0; size_of::<u64>()]);
+        self.is_stopped.load(Acquire)
+    }
+}
+
 /// The flow thread, as the control loop holds it. It ends when this is dropped.
 pub struct FlowService {
-    /// Readable once the thread is to end.
-    stop: Arc<OwnedFd>,
+    wake: Arc<Wake>,
     thread: Option<JoinHandle<()>>,
     counts: Arc<FlowCounts>,
 }
@@ -113,11 +148,10 @@ impl FlowService {
         let none = |source: rustix::io::Errno| FlowError::Thread {
             source: source.into(),
         };
-        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(none)?;
-        let stop = Arc::new(stop);
+        let wake = Arc::new(Wake::new().map_err(none)?);
         let counts = Arc::new(FlowCounts::default());
         let work = thread::Work::begin(table, facts, others, Arc::clone(&counts))?;
-        let stopped = Arc::clone(&stop);
+        let woken = Arc::clone(&wake);
         let run = move || {
             renounce_files(Renounced::Changes);
             // Workers and pods use all cores; a revocation must not wait for them. What the thread does is bounded.
@@ -126,7 +160,7 @@ impl FlowService {
                     "the flow thread shares cores with all others ({refusal}): flows are revoked later under load"
                 );
             }
-            if let Err(failure) = work.run(&stopped) {
+            if let Err(failure) = work.run(&woken) {
                 error!("the flow thread ends: {}", causes(&failure));
             }
         };
@@ -134,10 +168,15 @@ impl FlowService {
         let thread = builder.spawn(run);
         let thread = thread.map_err(|source| FlowError::Thread { source })?;
         Ok(FlowService {
-            stop,
+            wake,
             thread: Some(thread),
             counts,
         })
+    }
+
+    /// Has the thread look at once whether programs follow flows, and by which facts.
+    pub fn wake(&self) {
+        self.wake.wake();
     }
 
     /// What it counts; the same for as long as the thread lives and after.
@@ -156,8 +195,7 @@ impl FlowService {
 
 impl Drop for FlowService {
     fn drop(&mut self) {
-        // An eventfd takes a number this small at any time (eventfd(2)).
-        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        self.wake.stop();
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has ended the process.
             let _ = thread.join();

@@ -171,9 +171,11 @@ impl Watch {
         let since = now.saturating_sub(self.connections_read);
         let pause = CONNECTIONS_EVERY.checked_sub(since);
         let pause = pause.filter(|pause| !pause.is_zero());
+        // What was lost is yet to have its effect.
+        let longest = pause.or(self.is_lost.then_some(LOST_LOOK));
         let connections = self.connections.as_ref().filter(|_| pause.is_none());
         let sockets = self.rules.iter().chain(connections).chain([&self.routing]);
-        (sockets.map(Socket::as_fd), pause)
+        (sockets.map(Socket::as_fd), longest)
     }
 
     /// Has the kernel announce forgotten connections until `until` at least, those alone that begin from now on.
@@ -457,6 +459,8 @@ const MOST_CONNECTIONS: usize = 512;
 const CONNECTIONS_EVERY: Duration = Duration::from_millis(5);
 /// See [`Watch::read`].
 const CONNECTIONS_LOST: Duration = Duration::from_secs(10);
+/// How often it is looked whether that time has passed.
+const LOST_LOOK: Duration = Duration::from_secs(1);
 /// About 5,000 announcements.
 const RECEIVE_BUFFER: usize = 4 << 20;
 /// Longest part of a datagram looked at, in bytes.

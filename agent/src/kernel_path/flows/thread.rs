@@ -13,13 +13,11 @@ use dataplane::kernel_path::{
     Event, EventReader, FlowGrant, FlowKey, FlowTable, InstallError, Installed, KernelPathError,
 };
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
-use super::FlowError;
 use super::budget::Budget;
 use super::conntrack::Tracking;
 use super::counts::FlowCounts;
@@ -28,6 +26,7 @@ use super::noted::Noted;
 use super::policy;
 use super::refusal::Refusal;
 use super::revoke::{Cause, Effect, Watch};
+use super::{FlowError, Wake};
 use crate::causes::causes;
 
 /// What the thread works with.
@@ -88,9 +87,9 @@ impl Work {
         Ok(work)
     }
 
-    /// Works until `stop` is readable or the sender of facts has gone.
-    pub(super) fn run(mut self, stop: &OwnedFd) -> Result<(), FlowError> {
-        let ran = self.work(stop);
+    /// Works until it is stopped or the sender of facts has gone.
+    pub(super) fn run(mut self, wake: &Wake) -> Result<(), FlowError> {
+        let ran = self.work(wake);
         // From here on nothing is watched.
         let ended = self.table.next_epoch();
         ran?;
@@ -98,14 +97,15 @@ impl Work {
         Ok(())
     }
 
-    fn work(&mut self, stop: &OwnedFd) -> Result<(), FlowError> {
+    fn work(&mut self, wake: &Wake) -> Result<(), FlowError> {
         let netlink = |source| FlowError::Netlink {
             what: "announcements of the kernel",
             source,
         };
+        self.follow_connections();
         loop {
             let is_stopped = self
-                .wait(stop)
+                .wait(wake)
                 .map_err(|source| FlowError::Thread { source })?;
             if is_stopped || self.facts.has_changed().is_err() {
                 return Ok(());
@@ -124,20 +124,26 @@ impl Work {
             if let Some(source) = failure {
                 return Err(FlowError::Tables { source });
             }
-            if self.table.is_in_use() {
-                // Where the kernel refuses, no flow is installed: each judgement asks again.
-                let _ = self.watch.follow_connections(now() + UNUSED);
-            }
+            self.follow_connections();
             self.judge_some(&facts);
             self.watch.leave_connections(now());
         }
     }
 
-    /// Waits for an announcement, or for a proposal if any may be read now. Returns whether the thread is to end.
-    fn wait(&self, stop: &OwnedFd) -> io::Result<bool> {
+    /// Has forgotten connections announced, where programs follow flows.
+    fn follow_connections(&mut self) {
+        if self.table.is_in_use() {
+            // Where the kernel refuses, no flow is installed: each judgement asks again.
+            let _ = self.watch.follow_connections(now() + UNUSED);
+        }
+    }
+
+    /// Waits for an announcement, for a proposal if any may be read now, or to be woken. Returns whether the thread is to
+    /// end.
+    fn wait(&self, wake: &Wake) -> io::Result<bool> {
         let pause = self.pause();
         let (watched, unread) = self.watch.descriptors(now());
-        let mut descriptors = vec![PollFd::new(stop, PollFlags::IN)];
+        let mut descriptors = vec![PollFd::new(&wake.event, PollFlags::IN)];
         descriptors.extend(watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         if pause.is_none() {
             let events = self.events.as_fd();
@@ -149,8 +155,9 @@ impl Work {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let stop = descriptors.first();
-        Ok(stop.is_some_and(|stop| !stop.revents().is_empty()))
+        let woken = descriptors.first();
+        let is_woken = woken.is_some_and(|woken| !woken.revents().is_empty());
+        Ok(is_woken && wake.take())
     }
 
     /// How long no further proposal is read, after many in a short time.
@@ -320,6 +327,6 @@ const BATCH: usize = 16;
 /// Reading and refusing one without a question to the kernel costs less than a microsecond.
 const MOST_READ: usize = 512;
 const WINDOW: Duration = Duration::from_millis(10);
-/// The longest wait.
-const TICK: Duration = Duration::from_secs(1);
+/// The longest wait: less than [`UNUSED`], which is counted anew after each. Where flows come into use the thread is woken.
+const TICK: Duration = Duration::from_secs(4);
 const WARN_EVERY: Duration = Duration::from_secs(60);
