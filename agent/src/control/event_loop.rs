@@ -512,7 +512,7 @@ impl Control {
     /// Looks at what is announced nowhere, and at everything where that is not enough.
     async fn quick_check(&mut self) -> Result<(), Restart> {
         self.kernel.log_repeats();
-        let is_changed = self.kernel.take_next_hop_change();
+        let next_hop_changed = self.kernel.take_next_hop_change();
         let (known, spec) = (&self.model.known, &self.model.desired.spec);
         let has_fault = self
             .kernel_path
@@ -521,7 +521,7 @@ impl Control {
                 known,
                 spec,
                 &self.tables.engine,
-                is_changed,
+                next_hop_changed,
             )
             .await;
         if self.turn.node_faults.look(known).await {
@@ -559,7 +559,8 @@ impl Control {
         let is_sound = |a: &&Arc<Attachment>| !self.turn.faulty.contains_key(&key(a));
         let sound = self.model.records.adopted().iter().filter(is_sound);
         let desired = &self.model.desired.host;
-        let links = host.quick_links(desired).await.ok();
+        let has_pods = !self.model.records.adopted().is_empty();
+        let links = host.quick_links(desired, has_pods).await.ok();
         let links = links.as_ref();
         QuickFaults {
             host: host.quick_faults(desired, links),

@@ -4,7 +4,7 @@
 //! another program has just removed is put back only after a pause
 //! ([`firewall`](super::firewall)).
 //!
-//! Settings of interfaces are read from one list of them ([`QuickLinks`]). To open, read and close the files of our device
+//! Settings of interfaces are read from one list of them, of our device alone where no pod is ours ([`QuickLinks`]). To open, read and close the files of our device
 //! alone was a quarter of what the control loop of an idle node did.
 
 use super::Host;
@@ -42,12 +42,23 @@ pub enum QuickFault {
 }
 
 impl Host {
-    /// Lists the interfaces for a quick check.
+    /// Lists the interfaces for a quick check; where there are no `pods` of ours to check, our device alone.
     ///
     /// # Errors
     /// The kernel's refusal to list.
-    pub async fn quick_links(&self, desired: &HostState) -> Result<QuickLinks, HostError> {
-        let messages = links::messages_without_counters(&self.netlink.handle).await?;
+    pub async fn quick_links(
+        &self,
+        desired: &HostState,
+        pods: bool,
+    ) -> Result<QuickLinks, HostError> {
+        let handle = &self.netlink.handle;
+        let messages = match pods {
+            true => links::messages_without_counters(handle).await?,
+            false => links::message(handle, &desired.device)
+                .await?
+                .into_iter()
+                .collect(),
+        };
         let mut all = messages.iter();
         let device = all.find(|message| links::name(message) == Some(&desired.device));
         let has_settings =
@@ -79,7 +90,7 @@ impl Host {
 
     /// Whether there is no quick fault.
     pub async fn passes_quick_check(&self, desired: &HostState) -> bool {
-        let links = self.quick_links(desired).await.ok();
+        let links = self.quick_links(desired, false).await.ok();
         self.quick_faults(desired, links.as_ref()).is_empty()
     }
 

@@ -93,7 +93,11 @@ pub fn watch() -> Result<Watch, HostError> {
             .map_err(|source: io::Error| HostError::Socket { source })?,
         // Without it the caller has to read the rules regularly.
         filter: Subscription::open(NETLINK_NETFILTER, 1 << (libc::NFNLGRP_NFTABLES - 1)).ok(),
-        neighbours: Neighbours::default(),
+        neighbours: Neighbours {
+            // What changed before was not watched.
+            next_hop_changed: true,
+            ..Neighbours::default()
+        },
     })
 }
 
@@ -170,7 +174,10 @@ impl Subscription {
                 Poll::Ready(Ok(sender)) if sender.port_number() == 0 => {}
                 Poll::Ready(Ok(_)) => self.buffer.clear(),
                 Poll::Ready(Err(error)) => match Errno::from_io_error(&error) {
-                    Some(Errno::NOBUFS) => return Poll::Ready(Some(HostEvent::Overrun)),
+                    Some(Errno::NOBUFS) => {
+                        neighbours.next_hop_changed = true;
+                        return Poll::Ready(Some(HostEvent::Overrun));
+                    }
                     Some(Errno::INTR) => {}
                     _ => return Poll::Ready(None),
                 },

@@ -22,17 +22,17 @@ use crate::host::kernel_path::Way;
 use crate::host::{Host, has_ipsec_policies};
 
 impl KernelPathControl {
-    /// Once a second, while it is in use. What the kernel refuses takes it out of use. `is_changed`: a next hop may have
-    /// changed since the last call. Returns whether something took it out of use: a refresh is due then.
+    /// Once a second, while it is in use. What the kernel refuses takes it out of use. `next_hop_changed`: one may have
+    /// since the last call. Returns whether something took it out of use: a refresh is due then.
     pub(crate) async fn tick(
         &mut self,
         host: &Host,
         known: &Known,
         spec: &Spec,
         engine: &Engine,
-        is_changed: bool,
+        next_hop_changed: bool,
     ) -> bool {
-        self.are_neighbours_outdated |= is_changed;
+        self.are_neighbours_outdated |= next_hop_changed;
         let was_live = self.is_live;
         if was_live {
             self.look(host, known, spec, engine).await;
@@ -68,11 +68,14 @@ impl KernelPathControl {
         let Some(facts) = self.facts.take() else {
             return;
         };
-        let of_now = next_hops.as_ref().unwrap_or(&facts.next_hops);
-        let unusable = self.unusable(known, spec, engine, of_now);
-        let is_same = *of_now == facts.next_hops && unusable == facts.unusable;
-        let next = (!is_same).then(|| Facts {
-            next_hops: of_now.clone(),
+        // Nothing may return before they are put back.
+        let next_hops_now = next_hops.as_ref().unwrap_or(&facts.next_hops);
+        let unusable = self.unusable(known, spec, engine, next_hops_now);
+        let have_moved = next_hops
+            .as_ref()
+            .is_some_and(|now| *now != facts.next_hops);
+        let next = (have_moved || unusable != facts.unusable).then(|| Facts {
+            next_hops: next_hops_now.clone(),
             unusable,
             ..facts.clone()
         });

@@ -189,13 +189,20 @@ impl PeerHealth {
     /// Takes the tables in force, and where our own end is. Costs nothing where all is the same.
     pub fn follow(&mut self, following: Following, snapshot: impl FnOnce() -> Arc<Snapshot>) {
         if self.followed != Some(following) {
+            // Of tables alone the thread learns at its next pause: each pod that comes or goes makes new ones.
+            let is_table = self.followed.is_some_and(|before| {
+                let version = following.version;
+                Following { version, ..before } == following
+            });
             self.followed = Some(following);
             let snapshot = snapshot();
             *lock(&self.known.0.next) = Some(Adopt {
                 snapshot,
                 following,
             });
-            self.known.0.wake();
+            if !is_table {
+                self.known.0.wake();
+            }
         }
     }
 
