@@ -97,7 +97,7 @@ set_ipsec_policy() {
 }
 
 is_off_for_ipsec() {
-    [[ $(agent_json node1 status | jq -r .kernel_path.off) == *"IPsec policies"* ]]
+    [[ $(agent_json node1 status | jq -r .kernel_path.reason) == *"IPsec policies"* ]]
 }
 
 # A pod of a node without the kernel path must not speak as its node to another's private port. The port beside it shows
@@ -113,7 +113,7 @@ guards_private_port() {
         done
     done
     equal "datagrams of pod1 that reach node2's private port, and the port beside it" "0 3" \
-        "$(ip netns exec "$PREFIX-node2" nft -j list chain ip guarded seen | jq -r '[.. | .counter? | select(.packets)].[].packets' | xargs)"
+        "$(ip netns exec "$PREFIX-node2" nft -j list chain ip guarded seen | jq -r '[.. | .counter? | select(.packets).packets] | join(" ")')"
     nft_in node2 "delete table ip guarded"
 }
 
