@@ -266,7 +266,7 @@ impl KernelPathControl {
             None => match KernelPath::load(Sizes::for_cluster(with.spec.cluster.peers.len())) {
                 Ok(path) => path,
                 Err(error) => {
-                    // Nobody can adopt those of before any more.
+                    // The programs and tables of the service before were refused too, and serve no later service.
                     self.withdraw(with.keeper, names).await?;
                     return Err(error.into());
                 }
@@ -528,7 +528,8 @@ impl KernelPathControl {
             sleep(PORT_STEP).await;
         }
         if let Err(error) = with.engine.rebind(sockets) {
-            // The workers read those of before.
+            // The workers go on with the sockets of before. A program without tables of ours is detached by now: what arrives
+            // then waits in the new sockets until the next refresh.
             self.send_to_port(with.host, with.private_port()).await?;
             return Err(refused(&error));
         }
