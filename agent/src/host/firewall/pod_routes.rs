@@ -3,14 +3,15 @@
 //! before the check does, and drop and count those apart:
 //!
 //! ```text
-//! prerouting   from a pod's interface, source routed back there    return
+//! prerouting   not from a pod's interface                          return
+//!              from a pod's interface, source routed back there    return
 //!              from ttXXXXXXXXXX, source 10.244.1.2                drop
 //!              …one for each address that a pod may send from
 //! ```
 //!
-//! Only packets without a way back meet more than the first rule. The rules stand in a table of their own, and are added and
-//! deleted one by one as pods come and go, so that counters of those that stay go on. Each is known by its comment. Without
-//! pods there is no table.
+//! Only packets of pods without a way back meet more than the first two rules, whose number does not grow with the pods. The
+//! rules stand in a table of their own, and are added and deleted one by one as pods come and go, so that counters of those
+//! that stay go on. Each is known by its comment. Without pods there is no table.
 
 use std::collections::HashMap;
 
@@ -18,8 +19,8 @@ use cni_shim::attachment::HOST_IFNAME_PREFIX;
 use ipnet::IpNet;
 
 use super::nft::{
-    self, BaseChain, FoundRule, INET, InterfaceName, NftError, NftTable, Rule, Socket, Term,
-    Verdict,
+    self, BaseChain, FoundRule, INET, InterfaceName, NftError, NftTable, PacketTerm, Rule, Socket,
+    Term, Verdict,
 };
 use super::{Host, HostError, read_error};
 use crate::host::change::Change;
@@ -88,10 +89,8 @@ pub(in crate::host) async fn lost_routes() -> Result<Option<u64>, HostError> {
         return Ok(None);
     }
     let rules = socket.rules(&chain).await.map_err(read_error)?;
-    // The first rule lets packets pass.
-    Ok(Some(
-        rules.iter().skip(1).filter_map(FoundRule::packets).sum(),
-    ))
+    let drops = rules.iter().skip(head().len());
+    Ok(Some(drops.filter_map(FoundRule::packets).sum()))
 }
 
 /// Whether the table is this one.
@@ -128,9 +127,12 @@ async fn steps(socket: &mut Socket, pods: &[PodSources]) -> Result<Vec<nft::Batc
     } else {
         Vec::new()
     };
-    let is_headed = found
-        .first()
-        .is_some_and(|first| first.matches(&passes(), INET));
+    let head = head();
+    let is_headed = found.len() >= head.len()
+        && found
+            .iter()
+            .zip(&head)
+            .all(|(found, (rule, _))| found.matches(rule, INET));
     let mut steps = Vec::new();
     if !is_headed {
         // Made first, so that there is one to delete.
@@ -138,9 +140,11 @@ async fn steps(socket: &mut Socket, pods: &[PodSources]) -> Result<Vec<nft::Batc
         steps.push(nft::delete_table(INET, TABLE));
         steps.push(nft::add_table(INET, TABLE));
         steps.push(nft::add_chain(&chain));
-        steps.push(nft::append(&chain, &passes(), ROUTED));
+        for (rule, comment) in &head {
+            steps.push(nft::append(&chain, rule, comment));
+        }
     }
-    for rule in found.iter().skip(1).filter(|_| is_headed) {
+    for rule in found.iter().skip(head.len()).filter(|_| is_headed) {
         let named = rule
             .comment
             .as_ref()
@@ -158,11 +162,21 @@ async fn steps(socket: &mut Socket, pods: &[PodSources]) -> Result<Vec<nft::Batc
     Ok(steps)
 }
 
-fn passes() -> Rule {
-    Rule {
-        terms: vec![Term::FromInterfaces(HOST_IFNAME_PREFIX), Term::RoutedBack],
+/// The rules by which packets pass, each with its comment.
+fn head() -> [(Rule, &'static str); 2] {
+    let passes = |terms| Rule {
+        terms,
         verdict: Verdict::Return,
-    }
+    };
+    let elsewhere = Term::Packet(PacketTerm::NotFromInterfaces(HOST_IFNAME_PREFIX));
+    let of_pods = Term::FromInterfaces(HOST_IFNAME_PREFIX);
+    [
+        (passes(vec![elsewhere]), "tartan: from no pod"),
+        (
+            passes(vec![of_pods, Term::RoutedBack]),
+            "tartan: routed back",
+        ),
+    ]
 }
 
 fn chain() -> BaseChain {
@@ -180,5 +194,3 @@ fn chain() -> BaseChain {
 
 /// The table's name, in the family `inet`.
 pub(super) const TABLE: &str = "tartan-pods";
-/// The comment of the first rule.
-const ROUTED: &str = "tartan: routed back";
