@@ -6,7 +6,7 @@
  * and says until when. A program follows the entry only while everything that control looked at is as it was: the epoch
  * (rules, routes, links), the generation of the peer and that of the pod; each is one word that control writes. Half a
  * minute before an entry ends, one packet a second takes the slow path, so that the rules see it, and control is asked
- * anew. Control learns of flows from `seen` on the slow path.
+ * anew; of a flow with few packets none does, and its entry ends. Control learns of flows from `seen` on the slow path.
  *
  * While neither service nor keeper runs, the tunnel device has no carrier, and the host's stack refuses what it would
  * route there: then no packet of a flow is passed on for judgement, or as bulk, and entries end unrenewed.
@@ -66,7 +66,7 @@ static __always_inline bool reaches_tunnel(struct __sk_buff *skb, const struct s
 /* Whether the flow's next packet is to be judged anew. */
 static __always_inline bool is_probe_due(struct flow *flow, __u64 now)
 {
-	if (flow->until - now >= PROBE_BEFORE || now - flow->probed < PROBE_EVERY)
+	if (flow->until - now >= PROBE_BEFORE || now - flow->probed < PROBE_EVERY || now - flow->last_seen >= PROBE_SPARSE)
 		return false;
 	flow->probed = now;
 	return true;

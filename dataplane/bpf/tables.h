@@ -202,9 +202,12 @@ struct seen {
 #define LAST_MARKED 4096
 #define LAST_MARKED_FOR 100000000ull
 
-/* A live flow whose `until` is less than PROBE_BEFORE away is proposed once every PROBE_EVERY (nanoseconds). */
+/* A live flow whose `until` is less than PROBE_BEFORE away is proposed once every PROBE_EVERY (nanoseconds), unless the packet
+ * before was PROBE_SPARSE ago or longer: to judge such a flow anew takes as long as fifteen packets save, so its entry ends,
+ * and the host's stack has its packets until flow_after of them have come. */
 #define PROBE_BEFORE 30000000000ull
 #define PROBE_EVERY 1000000000ull
+#define PROBE_SPARSE 2000000000ull
 
 /* Values of the per-CPU arrays peer_counts and pod_counts: inner wire packets and inner bytes. */
 struct traffic {

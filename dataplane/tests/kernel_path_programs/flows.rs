@@ -667,6 +667,30 @@ fn judged_anew(rig: &mut Rig) {
     assert_eq!(outcome.passes, ["Probe"]);
 }
 
+/// A judgement would cost more than its packets save: its entry ends. One whose packets come again is judged.
+#[test]
+fn a_flow_with_few_packets_is_not_judged_anew() {
+    let (host, mut rig) = routed(ON | FLOWS);
+    let (out, back) = (Inner::out(), Inner::back());
+    let seldom = |flow| Flow {
+        until: 1_000_000_000,
+        last_seen: -2_000_000_000,
+        ..flow
+    };
+    host.inside(|| {
+        rig.flow("flows_out", key(&out), seldom(out_flow()));
+        rig.flow("flows_in", key(&back), seldom(in_flow()));
+        let outcome = rig.run("pod_out", &from_pod(&out), Context::default());
+        assert_eq!(outcome.action, REDIRECTED);
+        let outcome = rig.run("underlay_in", &from_peer(&back), Context::default());
+        assert_eq!(outcome.packet[..6], POD_MAC);
+        let outcome = rig.run("pod_out", &from_pod(&out), Context::default());
+        assert_eq!(outcome.passes, ["Probe"]);
+        let outcome = rig.run("underlay_in", &from_peer(&back), Context::default());
+        assert_eq!(outcome.packet, ether([0; 6], PEER_VTEP, &back.bytes()));
+    });
+}
+
 /// Ways that take the packets of a pod to node 2 elsewhere than to the tunnel device, and whether what arrives from there
 /// is refused for it too. The first is what a service leaves that was killed with its keeper.
 const NO_TUNNEL: [(&str, bool); 4] = [

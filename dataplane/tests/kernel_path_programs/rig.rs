@@ -86,6 +86,8 @@ impl Default for Settings {
 pub struct Flow {
     /// Nanoseconds from now.
     pub until: i64,
+    /// When the packet before came, the same.
+    pub last_seen: i64,
     pub epoch: u32,
     pub peer: u32,
     pub peer_generation: u32,
@@ -99,6 +101,7 @@ impl Default for Flow {
     fn default() -> Flow {
         Flow {
             until: 60_000_000_000,
+            last_seen: 0,
             epoch: EPOCH,
             peer: PEER_NUMBER,
             peer_generation: PEER_GENERATION,
@@ -231,8 +234,10 @@ impl Rig {
 
     pub fn flow(&mut self, table: &str, key: [u8; 16], flow: Flow) {
         let mut entry = Entry::default();
-        entry.u64(monotonic().wrapping_add_signed(flow.until));
-        entry.u64(0).u64(0).u64(0).u64(0);
+        let now = monotonic();
+        entry.u64(now.wrapping_add_signed(flow.until));
+        entry.u64(0).u64(now.wrapping_add_signed(flow.last_seen));
+        entry.u64(0).u64(0);
         entry
             .u32(flow.epoch)
             .u32(flow.peer)
