@@ -141,7 +141,12 @@ def others(result):
             ratio = result.against(underlay, "auto-scale", "auto", figure)
             if ratio is not None:
                 worse = ratio - 1 if figure in LESS else 1 - ratio
-                found.append(("%s, %s: worse by %.0f %% (≤ %.0f %%)" % (underlay, figure, 100 * max(worse, 0), 100 * AT_SCALE), worse <= AT_SCALE))
+                text = "%s, %s: worse by %.0f %% (≤ %.0f %%)" % (underlay, figure, 100 * max(worse, 0), 100 * AT_SCALE)
+                # What the flows themselves take.
+                ratio = result.against(underlay, "kernel-scale", "kernel", figure)
+                if ratio is not None:
+                    text += ", the kernel's VXLAN by %.0f %%" % (100 * max(ratio - 1 if figure in LESS else 1 - ratio, 0))
+                found.append((text, worse <= AT_SCALE))
         for path, beside, figures, share in WATCHED:
             for figure in figures:
                 ratio = result.against(underlay, path, beside, figure)

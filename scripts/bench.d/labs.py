@@ -3,6 +3,7 @@ whatever else is named."""
 
 import json
 import os
+import select
 import shlex
 import signal
 import subprocess
@@ -30,9 +31,10 @@ LABS = {
     "unprobed": ("o", ["--backend", "vxlan", "--kernel-path", "off"]),
     "kernel": ("k", ["--control"]),
     "kernel-gathered": ("g", ["--control"]),
+    "kernel-scale": ("y", ["--control", "--pods", "250"]),
     "direct": ("d", ["--direct"]),
 }
-WITHOUT_TARTAN = ("kernel", "kernel-gathered", "direct")
+WITHOUT_TARTAN = ("kernel", "kernel-gathered", "kernel-scale", "direct")
 # The first node of every lab on the underlay (scripts/lab.d/addresses.sh), and the port where it is sent VXLAN.
 NODE1, VXLAN = "192.0.2.1", 8472
 
@@ -276,7 +278,8 @@ class Gathered(Lab):
 
 
 class Scale(Lab):
-    """5,000 nodes, 250 pods on each of the two that are there, and 100,000 flows between two pods that are not measured."""
+    """5,000 nodes where there is Tartan, 250 pods on each of the two that are there, and 100,000 flows between two pods that
+    are not measured."""
 
     FLOWS, PORT = 100_000, 10_000
     # Datagrams of each flow at first, enough for the kernel path to take it over, and a second of all together. Before them
@@ -298,13 +301,14 @@ class Scale(Lab):
         self.receiver = subprocess.Popen(
             ["ip", "netns", "exec", receiver, self.load, "answer", "--listen", "%s:%d" % (address, self.PORT), "--seconds", str(self.LONGEST)], stdout=subprocess.DEVNULL)
         time.sleep(0.5)
-        first = self.FLOWS * (1 + self.FIRST) / self.FIRST_RATE + 3
         self.sender = subprocess.Popen(
             ["ip", "netns", "exec", sender, self.load, "spread", "--to", "%s:%d" % (address, self.PORT), "--flows", str(self.FLOWS), "--first", str(self.FIRST),
-             "--first-rate", str(self.FIRST_RATE), "--rate", str(self.RATE), "--seconds", str(self.LONGEST)], stdout=subprocess.DEVNULL)
-        time.sleep(first + self.FLOWS / self.RATE)
-        if self.sender.poll() is not None or self.receiver.poll() is not None:
-            raise RuntimeError("the flows of %s ended early" % self.name)
+             "--first-rate", str(self.FIRST_RATE), "--rate", str(self.RATE), "--seconds", str(self.LONGEST)], stdout=subprocess.PIPE)
+        # It says so at the end of each of the first turns: the greetings, what makes each a flow, and the first at the later pace.
+        for _ in range(3):
+            ready, _, _ = select.select([self.sender.stdout], [], [], self.LONGEST / 10)
+            if not ready or not self.sender.stdout.readline() or self.receiver.poll() is not None:
+                raise RuntimeError("the flows of %s ended early" % self.name)
 
     def quiet(self):
         """Ends them."""
@@ -315,8 +319,10 @@ class Scale(Lab):
         self.sender = self.receiver = None
 
     def flows(self):
-        """How many flows the kernel path of each node has, and how often it has refused one."""
+        """How many flows the kernel path of each node has, and how often it has refused one; nothing where there is none."""
         found = []
+        if not self.kernel_path:
+            return found
         for node in ("node1", "node2"):
             flows = self.asked(node, "status")["kernel_path"]["flows"]
             found.append((flows["installed"] - flows["ended"], sum(one["count"] for one in flows["refused"])))
@@ -349,4 +355,4 @@ class Other(Path):
 
 
 # Paths that are more than a lab.
-KINDS = {"kernel-gathered": Gathered, "auto-scale": Scale}
+KINDS = {"kernel-gathered": Gathered, "auto-scale": Scale, "kernel-scale": Scale}

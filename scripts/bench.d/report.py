@@ -124,8 +124,9 @@ class Result:
         text = short(figure, statistics.median(values))
         if len(values) > 1:
             text += " (%s–%s)" % (short(figure, min(values)), short(figure, max(values)))
-        ratio = self.ratio(underlay, path, figure)
-        if ratio is not None and path != "kernel" and figure not in ALONE:
+        kernel = "kernel-scale" if path.endswith("-scale") else "kernel"
+        ratio = self.against(underlay, path, kernel, figure)
+        if ratio is not None and path != kernel and figure not in ALONE:
             text += " [%.2f]" % ratio
         return text
 

@@ -1,6 +1,6 @@
 //! Many flows that live at once: a few datagrams of each, again and again.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::flood::unconnected;
 
 /// Keeps `flows` UDP flows alive for `time`: one source port per [`PORTS_BEYOND`] flows, each with that many destination
 /// ports from the port of `to` on. Every flow has its turn, again and again. `turns` says of the first turn, the second and
-/// all later ones how many datagrams a flow sends in it, one behind the other, and how many all send together in a second at
-/// most. The first turn greets, and a pause follows it: connection tracking takes a flow that was answered and lasts longer
-/// than 2 s for a stream (linux/net/netfilter/nf_conntrack_proto_udp.c). Reports how many were sent, and how many whole turns
-/// it were.
+/// all later ones how many datagrams a flow sends in it, by rotation with the others of its source port, and how many all
+/// send together in a second at most. The first turn greets, and a pause follows it: connection tracking takes a flow that
+/// was answered and lasts longer than 2 s for a stream (linux/net/netfilter/nf_conntrack_proto_udp.c). Prints a line after
+/// each of the first three turns, reports at the end how many were sent, and how many whole turns it were.
 ///
 /// # Errors
 /// What the sockets say, full buffers and missing listeners apart; or that the ports of `to` would exceed 65535.
@@ -39,26 +39,30 @@ pub(crate) fn spread(
             _ => (later, [0x5a; SIZE]),
         };
         let (began, before) = (Instant::now(), sent);
-        let pairs = sockets
-            .iter()
-            .flat_map(|socket| targets.iter().map(move |target| (socket, target)));
-        for (socket, target) in pairs.take(flows) {
-            for _ in 0..each {
+        for (number, socket) in sockets.iter().enumerate() {
+            let targets = targets.iter().take(flows - number * beyond);
+            // Not one flow's datagrams one behind the other: GRO would make a single packet of them.
+            for target in (0..each).flat_map(|_| targets.clone()) {
                 sent += u64::from(send(socket, *target, &payload)?);
-            }
-            // When so many are due.
-            let due = Duration::from_secs_f64((sent - before) as f64 / f64::from(rate));
-            if let Some(early) = due
-                .checked_sub(began.elapsed())
-                .filter(|early| *early > COARSE)
-            {
-                thread::sleep(early);
-            }
-            if start.elapsed() >= time {
-                break 'time;
+                // When so many are due.
+                let due = Duration::from_secs_f64((sent - before) as f64 / f64::from(rate));
+                if let Some(early) = due
+                    .checked_sub(began.elapsed())
+                    .filter(|early| *early > COARSE)
+                {
+                    thread::sleep(early);
+                }
+                if start.elapsed() >= time {
+                    break 'time;
+                }
             }
         }
         turns += 1;
+        if turns <= 3 {
+            let (seconds, mut output) = (start.elapsed().as_secs_f64(), io::stdout().lock());
+            writeln!(output, r#"{{"turns":{turns},"seconds":{seconds:.6}}}"#)?;
+            output.flush()?;
+        }
         if turns == 1 {
             thread::sleep(AFTER_GREETING);
         }
