@@ -156,7 +156,7 @@ struct flow {
 	 * place of the IPv4 checksum, the folded sum of the header, not complemented. flows_in: the pod's and the
 	 * host end's MAC in the first 12. */
 	__u8 header[OUTER_BYTES];
-	/* A packet of it is on the slow path to be judged anew; 0 in a new entry. */
+	/* A packet of it is on the slow path to propose it anew; 0 in a new entry. */
 	__u32 probing;
 };
 
@@ -202,9 +202,9 @@ struct seen {
 #define LAST_MARKED 4096
 #define LAST_MARKED_FOR 100000000ull
 
-/* A live flow whose `until` is less than PROBE_BEFORE away is proposed once every PROBE_EVERY (nanoseconds), unless the packet
- * before was PROBE_SPARSE ago or longer: to judge such a flow anew takes as long as fifteen packets save, so its entry ends,
- * and the host's stack has its packets until flow_after of them have come. */
+/* A live flow whose `until` is less than PROBE_BEFORE away sends a packet by the slow path once every PROBE_EVERY
+ * (nanoseconds). That one proposes it, if the program carried one of it less than PROBE_SPARSE before; else the entry
+ * ends, and the host's stack has the flow until flow_after packets have come. */
 #define PROBE_BEFORE 30000000000ull
 #define PROBE_EVERY 1000000000ull
 #define PROBE_SPARSE 2000000000ull

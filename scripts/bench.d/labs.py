@@ -285,7 +285,8 @@ class Scale(Lab):
     # Datagrams of each flow at first, enough for the kernel path to take it over, and a second of all together. Before them
     # each flow sends one that is answered, and 3 s later lasts long enough to be a stream for connection tracking.
     FIRST, FIRST_RATE = 40, 100_000
-    # From then on a second of all flows together: each has one in 20 s, in time before it ends (60 s) to be checked anew.
+    # From then on a second of all flows together: each has one in 20 s, too few to be judged anew, so that after its first minute
+    # the host's stack has it.
     RATE = FLOWS // 20
     # Seconds.
     LONGEST = 3600
@@ -303,12 +304,12 @@ class Scale(Lab):
         time.sleep(0.5)
         self.sender = subprocess.Popen(
             ["ip", "netns", "exec", sender, self.load, "spread", "--to", "%s:%d" % (address, self.PORT), "--flows", str(self.FLOWS), "--first", str(self.FIRST),
-             "--first-rate", str(self.FIRST_RATE), "--rate", str(self.RATE), "--seconds", str(self.LONGEST)], stdout=subprocess.PIPE)
-        # It says so at the end of each of the first turns: the greetings, what makes each a flow, and the first at the later pace.
+             "--first-rate", str(self.FIRST_RATE), "--rate", str(self.RATE), "--seconds", str(self.LONGEST)], stdout=subprocess.PIPE, bufsize=0)
+        # tartan-load prints a line after each of the first turns: the greetings, what makes each a flow, the first at the later pace.
         for _ in range(3):
             ready, _, _ = select.select([self.sender.stdout], [], [], self.LONGEST / 10)
             if not ready or not self.sender.stdout.readline() or self.receiver.poll() is not None:
-                raise RuntimeError("the flows of %s ended early" % self.name)
+                raise RuntimeError("the flows of %s ended early, or a turn of theirs took longer than %d s" % (self.name, self.LONGEST // 10))
 
     def quiet(self):
         """Ends them."""
@@ -319,7 +320,8 @@ class Scale(Lab):
         self.sender = self.receiver = None
 
     def flows(self):
-        """How many flows the kernel path of each node has, and how often it has refused one; nothing where there is none."""
+        """How many flows the kernel path of each node has taken over and connection tracking not forgotten since, and how often it
+        has refused one; nothing where there is none."""
         found = []
         if not self.kernel_path:
             return found

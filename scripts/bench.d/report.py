@@ -37,7 +37,7 @@ TITLES = {
     "rss": "keeper and service, MiB",
     "tables": "tables of the kernel path, MiB",
     "idle": "idle, % of a core",
-    "flows": "flows that the kernel path has taken over",
+    "flows": "flows that the kernel path took over",
     "flows-cpu": "100,000 flows alone, % of a core",
     "refused": "a flood of no node refused (kpps)",
     "captured": "packets of the workers while captured",
@@ -124,9 +124,9 @@ class Result:
         text = short(figure, statistics.median(values))
         if len(values) > 1:
             text += " (%s–%s)" % (short(figure, min(values)), short(figure, max(values)))
-        kernel = "kernel-scale" if path.endswith("-scale") else "kernel"
-        ratio = self.against(underlay, path, kernel, figure)
-        if ratio is not None and path != kernel and figure not in ALONE:
+        # At scale each path is measured beside itself, not by rotation with the others.
+        ratio = None if underlay.endswith(" at scale") else self.ratio(underlay, path, figure)
+        if ratio is not None and path != "kernel" and figure not in ALONE:
             text += " [%.2f]" % ratio
         return text
 

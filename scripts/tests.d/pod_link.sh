@@ -102,7 +102,7 @@ untold() {
 # Packets that the first rule of the pods' table has let pass: those of no pod.
 of_no_pod() {
     ip netns exec "$SPACE" nft -j list chain inet tartan-pods prerouting |
-        jq '[.nftables[].rule | values][0].expr[] | select(.counter).counter.packets'
+        jq '[.nftables[].rule | values][0] | select(.comment == "tartan: from no pod").expr[] | select(.counter).counter.packets'
 }
 
 say "links of pods: inside $INSIDE"
@@ -113,6 +113,7 @@ SPEAKERS=()
 BEFORE=$(facts)
 # Regression: what no pod sent met a rule for each address of a pod, 250 of them on a full node.
 PASSED=$(of_no_pod)
+[ -n "$PASSED" ] || fail "the first rule of the pods' table is not the one for packets of no pod"
 reached before
 [ $(($(of_no_pod) - PASSED)) -ge 3 ] || fail "answers to a pod meet the rules of each pod"
 for FAMILY in $(families "$INSIDE"); do

@@ -667,27 +667,30 @@ fn judged_anew(rig: &mut Rig) {
     assert_eq!(outcome.passes, ["Probe"]);
 }
 
-/// A judgement would cost more than its packets save: its entry ends. One whose packets come again is judged.
+/// A judgement would cost more than its packets save: the stack sees one a second, and the entry ends.
 #[test]
 fn a_flow_with_few_packets_is_not_judged_anew() {
     let (host, mut rig) = routed(ON | FLOWS);
     let (out, back) = (Inner::out(), Inner::back());
-    let seldom = |flow| Flow {
-        until: 1_000_000_000,
-        last_seen: -2_000_000_000,
-        ..flow
-    };
     host.inside(|| {
-        rig.flow("flows_out", key(&out), seldom(out_flow()));
-        rig.flow("flows_in", key(&back), seldom(in_flow()));
-        let outcome = rig.run("pod_out", &from_pod(&out), Context::default());
-        assert_eq!(outcome.action, REDIRECTED);
-        let outcome = rig.run("underlay_in", &from_peer(&back), Context::default());
-        assert_eq!(outcome.packet[..6], POD_MAC);
-        let outcome = rig.run("pod_out", &from_pod(&out), Context::default());
-        assert_eq!(outcome.passes, ["Probe"]);
-        let outcome = rig.run("underlay_in", &from_peer(&back), Context::default());
-        assert_eq!(outcome.packet, ether([0; 6], PEER_VTEP, &back.bytes()));
+        for (last_seen, is_judged) in [(-2_000_000_000, false), (-1_500_000_000, true)] {
+            let seldom = |flow| Flow {
+                until: 29_000_000_000,
+                last_seen,
+                ..flow
+            };
+            rig.flow("flows_out", key(&out), seldom(out_flow()));
+            rig.flow("flows_in", key(&back), seldom(in_flow()));
+            let outcome = rig.run("pod_out", &from_pod(&out), Context::default());
+            assert_eq!((outcome.action, outcome.passes), (PASSED, vec!["Probe"]));
+            rig.run("tunnel_out", &out.bytes(), Context::default());
+            let outcome = rig.run("underlay_in", &from_peer(&back), Context::default());
+            assert_eq!(outcome.packet, ether([0; 6], PEER_VTEP, &back.bytes()));
+            rig.run("pod_in", &to_pod(&back), Context::default());
+            assert_eq!(rig.posted().len(), if is_judged { 2 } else { 0 });
+            let outcome = rig.run("pod_out", &from_pod(&out), Context::default());
+            assert_eq!(outcome.action, REDIRECTED, "one a second");
+        }
     });
 }
 

@@ -86,7 +86,7 @@ impl Default for Settings {
 pub struct Flow {
     /// Nanoseconds from now.
     pub until: i64,
-    /// When the packet before came, the same.
+    /// When a program carried a packet of it last, the same.
     pub last_seen: i64,
     pub epoch: u32,
     pub peer: u32,

@@ -83,6 +83,10 @@ def main():
         assert any(text.startswith(label) for text in bars.missed(reached)), "at scale %s may be worse" % figure
         reached.values[label]["auto-scale"][figure] = [100.0]
         assert not any(text.startswith(label) for text in bars.missed(reached)), "at scale %s may not stay" % figure
+        # The kernel's own loss is said, and changes nothing.
+        reached.values[label] |= {"kernel": {figure: [100.0]}, "kernel-scale": {figure: [150.0 if figure in bars.LESS else 50.0]}}
+        said = [(text, met) for text, met in bars.others(reached) if text.startswith(label)]
+        assert said and all(met and text.endswith("the kernel's VXLAN by 50 %") for text, met in said), said
     observed()
     with tempfile.NamedTemporaryFile(suffix=".svg") as file:
         chart.write(file.name, reached, "wire")

@@ -4,14 +4,14 @@
 //!
 //! ```text
 //! prerouting   not from a pod's interface                          return
-//!              from a pod's interface, source routed back there    return
+//!              source routed back there                            return
 //!              from ttXXXXXXXXXX, source 10.244.1.2                drop
 //!              …one for each address that a pod may send from
 //! ```
 //!
-//! Only packets of pods without a way back meet more than the first two rules, whose number does not grow with the pods. The
-//! rules stand in a table of their own, and are added and deleted one by one as pods come and go, so that counters of those
-//! that stay go on. Each is known by its comment. Without pods there is no table.
+//! Only packets of pods without a way back meet more than the first two rules. The rules stand in a table of their own, and are
+//! added and deleted one by one as pods come and go, so that counters of those that stay go on. Each is known by its comment.
+//! Without pods there is no table.
 
 use std::collections::HashMap;
 
@@ -89,7 +89,10 @@ pub(in crate::host) async fn lost_routes() -> Result<Option<u64>, HostError> {
         return Ok(None);
     }
     let rules = socket.rules(&chain).await.map_err(read_error)?;
-    let drops = rules.iter().skip(head().len());
+    // Also of a table that an earlier program wrote.
+    let is_of_pod =
+        |rule: &&FoundRule| !matches!(&rule.comment, Some(comment) if comment.starts_with(OF_HEAD));
+    let drops = rules.iter().filter(is_of_pod);
     Ok(Some(drops.filter_map(FoundRule::packets).sum()))
 }
 
@@ -169,13 +172,9 @@ fn head() -> [(Rule, &'static str); 2] {
         verdict: Verdict::Return,
     };
     let elsewhere = Term::Packet(PacketTerm::NotFromInterfaces(HOST_IFNAME_PREFIX));
-    let of_pods = Term::FromInterfaces(HOST_IFNAME_PREFIX);
     [
         (passes(vec![elsewhere]), "tartan: from no pod"),
-        (
-            passes(vec![of_pods, Term::RoutedBack]),
-            "tartan: routed back",
-        ),
+        (passes(vec![Term::RoutedBack]), "tartan: routed back"),
     ]
 }
 
@@ -194,3 +193,5 @@ fn chain() -> BaseChain {
 
 /// The table's name, in the family `inet`.
 pub(super) const TABLE: &str = "tartan-pods";
+/// How comments of the head begin, and those of pods' rules, which begin with an interface, do not.
+const OF_HEAD: &str = "tartan: ";

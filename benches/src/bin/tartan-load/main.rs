@@ -1,7 +1,7 @@
 //! The load that `scripts/bench` and the tests put on a pod network: UDP floods and their sink, a ping-pong for latency,
 //! new TCP connections, many flows at once, and numbered datagrams that are accounted for one by one.
 //!
-//! Every mode but `count` ends by itself; each prints one line of JSON.
+//! Every mode but `count` ends by itself; each prints one line of JSON, `spread` also one after each of its first turns.
 
 mod answer;
 mod connect;
@@ -122,7 +122,8 @@ enum Mode {
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
         seconds: u32,
     },
-    /// Keeps many UDP flows alive: 100 destination ports from each of many source ports.
+    /// Keeps many UDP flows alive: 100 destination ports from each of many source ports. Prints a line after each of the first
+    /// three turns too: greetings, first datagrams, the first turn of one each.
     Spread {
         /// Where to; the port is the first of 100.
         #[arg(long)]
