@@ -127,6 +127,11 @@ def goals(result):
     return lines
 
 
+def loss(figure, ratio):
+    """How much worse a figure is that is this multiple of another; less than 0 where it is better."""
+    return ratio - 1 if figure in LESS else 1 - ratio
+
+
 def others(result):
     """What else this run can judge: text, whether it is met."""
     found = []
@@ -135,23 +140,23 @@ def others(result):
             udp, vxlan = result.median(underlay, "udp", figure), result.median(underlay, "vxlan", figure)
             if udp is None or not vxlan:
                 continue
-            worse = udp / vxlan - 1 if figure in LESS else 1 - udp / vxlan
+            worse = loss(figure, udp / vxlan)
             found.append(("%s, %s: udp %.0f %% behind vxlan (≤ %.0f %%)" % (underlay, figure, 100 * max(worse, 0), 100 * BESIDE), worse <= BESIDE))
         for figure in SCALED:
             ratio = result.against(underlay, "auto-scale", "auto", figure)
             if ratio is not None:
-                worse = ratio - 1 if figure in LESS else 1 - ratio
+                worse = loss(figure, ratio)
                 text = "%s, %s: worse by %.0f %% (≤ %.0f %%)" % (underlay, figure, 100 * max(worse, 0), 100 * AT_SCALE)
                 # What the flows themselves take.
                 ratio = result.against(underlay, "kernel-scale", "kernel", figure)
                 if ratio is not None:
-                    text += ", the kernel's VXLAN by %.0f %%" % (100 * max(ratio - 1 if figure in LESS else 1 - ratio, 0))
+                    text += ", the kernel's VXLAN by %.0f %%" % (100 * max(loss(figure, ratio), 0))
                 found.append((text, worse <= AT_SCALE))
         for path, beside, figures, share in WATCHED:
             for figure in figures:
                 ratio = result.against(underlay, path, beside, figure)
                 if ratio is not None:
-                    worse = ratio - 1 if figure in LESS else 1 - ratio
+                    worse = loss(figure, ratio)
                     found.append(("%s, %s: %s %.0f %% worse than %s (≤ %.0f %%)" % (underlay, figure, path, 100 * max(worse, 0), beside, 100 * share), worse <= share))
         for path in (path for path in result.values[underlay] if path != "before"):
             # At scale the memory is stated, not limited.

@@ -16,7 +16,8 @@
 //! it from pod to underlay and back. The proposal is the only source: nothing is installed from memory.
 //!
 //! **Limits.** An entry holds for [`LIFETIME`](policy::LIFETIME) at most. Half of it before, the programs send one packet
-//! a second of the flow through the stack; that prolongs what connection tracking remembers, and proposes the flow again.
+//! a second of the flow through the stack; that prolongs what connection tracking remembers, and proposes the flow again
+//! unless its packets come 2 s apart or more.
 //! So whatever rule is not announced takes effect within that time, and where no service lives the entries end.
 //! Judgements are bounded by a [`budget`], entries by the tables' size (the one not used for longest goes), and the
 //! thread's memory by neither: of flows it keeps a bit each in a table of fixed size ([`noted`]).
