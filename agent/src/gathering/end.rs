@@ -49,14 +49,6 @@ impl OpenEnd {
     }
 }
 
-/// Packets from the pod so far.
-///
-/// # Errors
-/// As of [`OpenEnd::open`].
-pub(super) fn packets(end: &GatheredEnd) -> io::Result<u64> {
-    number(&File::open(directory(end)?.join("statistics/rx_packets"))?)
-}
-
 /// Whether its NAPI runs in a thread of its own.
 ///
 /// # Errors
@@ -113,13 +105,13 @@ mod tests {
         let index: u32 = index.trim().parse().unwrap();
         let name = "lo".to_owned();
         let lo = GatheredEnd { index, name };
-        let first = packets(&lo).unwrap();
-        let sample = OpenEnd::open(&lo).unwrap().sample(Duration::ZERO).unwrap();
-        assert!(sample.packets >= first);
+        let open = OpenEnd::open(&lo).unwrap();
+        let [first, later] = [0, 1].map(|at| open.sample(Duration::from_secs(at)).unwrap());
+        assert!(later.packets >= first.packets);
         let index = index + 1;
         let other = GatheredEnd { index, ..lo };
-        let refused = packets(&other).unwrap_err();
+        let refused = OpenEnd::open(&other).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::NotFound, "{refused}");
-        assert!(OpenEnd::open(&other).is_err() && set_threaded(&other, false).is_err());
+        assert!(is_threaded(&other).is_err() && set_threaded(&other, false).is_err());
     }
 }

@@ -14,6 +14,7 @@
 //! What the kernel lacks is left out and said in `tartan status`. `gather = false` switches all of it off, restores what
 //! was changed at the ends of other plugins, and leaves the queues of pods that have one.
 
+mod counters;
 pub(crate) mod end;
 mod flood;
 pub mod queue;
@@ -27,6 +28,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use crate::host::{GatheredEnd, GatheredPods};
+use counters::Counters;
 use queue::NoQueue;
 pub use report::FloodReport;
 use watcher::Watcher;
@@ -66,7 +68,7 @@ impl Gathering {
     /// its pods so far, and is called a few times a second.
     ///
     /// # Errors
-    /// When no thread can be had.
+    /// When no thread or no socket can be had.
     pub fn start(
         is_on: bool,
         forwarded: impl FnMut() -> u64 + Send + 'static,
@@ -77,6 +79,7 @@ impl Gathering {
             let report = Arc::clone(&gathering.facts.floods);
             let watcher = Watcher {
                 forwarded,
+                counters: Counters::open()?,
                 ends,
                 report,
             };

@@ -50,6 +50,13 @@ impl FloodReport {
         }
     }
 
+    /// Notes that it cannot be seen which ends flood.
+    pub(super) fn refuse_all(&self, error: &io::Error) {
+        let reason =
+            format!("no NAPI threads: the kernel does not tell the packets of interfaces: {error}");
+        self.set_refused(Some(reason));
+    }
+
     /// Forgets what was refused; whether anything was.
     pub(super) fn forget_refused(&self) -> bool {
         let was_refused = self.refused().is_some();

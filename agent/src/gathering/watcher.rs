@@ -9,14 +9,14 @@
 //! once. When the service ends, the threads go. While another service is to have the ends they stay, and nothing is looked at: the
 //! ends that come afterwards are learnt of anew.
 
-use std::collections::HashSet;
-use std::io;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use tracing::debug;
 
+use super::counters::Counters;
 use super::end::{self, OpenEnd};
 use super::flood::{self, Flood};
 use super::report::FloodReport;
@@ -26,6 +26,8 @@ use crate::host::GatheredEnd;
 pub(super) struct Watcher<F> {
     /// Packets that the node has forwarded for its pods so far, of whatever path.
     pub(super) forwarded: F,
+    /// What all ends have counted.
+    pub(super) counters: Counters,
     /// The ends to watch, whenever they change; none: leave them as they are.
     pub(super) ends: Receiver<Option<Vec<GatheredEnd>>>,
     /// What is going on.
@@ -158,22 +160,23 @@ impl<F: FnMut() -> u64> Watcher<F> {
     }
 
     /// Looks for ends that may flood.
-    fn seek(&self, ends: &[GatheredEnd], candidates: &mut Vec<Candidate>, began: Instant) {
-        let known: HashSet<u32> = candidates.iter().map(|it| it.end.index).collect();
+    fn seek(&mut self, ends: &[GatheredEnd], candidates: &mut Vec<Candidate>, began: Instant) {
         let at = began.elapsed();
-        let unknown = ends.iter().filter(|end| !known.contains(&end.index));
-        let first: Vec<(&GatheredEnd, io::Result<u64>)> =
-            unknown.map(|end| (end, end::packets(end))).collect();
+        let first = self.counters.received();
         std::thread::sleep(STEP);
         let now = began.elapsed();
-        for (end, first) in first {
-            let later = first.and_then(|first| Ok(end::packets(end)?.saturating_sub(first)));
-            match later {
-                Ok(packets) if flood::is_many(packets, now.saturating_sub(at)) => {
-                    add(candidates, end, now, false);
-                }
-                Ok(_) => {}
-                Err(error) => self.report.refuse(end, &error),
+        let (first, later) = match first.and_then(|first| Ok((first, self.counters.received()?))) {
+            Ok(both) => both,
+            Err(error) => return self.report.refuse_all(&error),
+        };
+        let known: HashSet<u32> = candidates.iter().map(|it| it.end.index).collect();
+        for end in ends.iter().filter(|end| !known.contains(&end.index)) {
+            // One that was not there yet has no flood so far.
+            let packets = |counted: &HashMap<u32, u64>| counted.get(&end.index).copied();
+            let came = packets(&first).zip(packets(&later));
+            let came = came.map_or(0, |(first, later)| later.saturating_sub(first));
+            if flood::is_many(came, now.saturating_sub(at)) {
+                add(candidates, end, now, false);
             }
         }
     }
