@@ -137,12 +137,25 @@ static __always_inline void post(__u32 kind, __u32 peer, __u32 epoch, __u32 mtu,
 	bpf_ringbuf_submit(event, 0);
 }
 
+static __always_inline struct seen_set *seen_set_of(const struct flow_key *key)
+{
+	__u32 place = flow_hash(key) % SEEN_SETS;
+
+	return bpf_map_lookup_elem(&seen, &place);
+}
+
 static __always_inline void forget_seen(const struct flow_key *key)
 {
-	struct seen *seen_before = bpf_map_lookup_elem(&seen, key);
+	struct seen_set *set = seen_set_of(key);
+	__u32 tag = flow_tag(key);
 
-	if (seen_before)
-		seen_before->packets = 0;
+	if (!set)
+		return;
+#pragma clang loop unroll(full)
+	for (int i = 0; i < SEEN_PLACES; i++) {
+		if (set->places[i].tag == tag)
+			set->places[i].packets = 0;
+	}
 }
 
 /* This packet begins or ends a flow, whose other direction is `back`: from now on the host's stack has both. To remove what is
@@ -158,25 +171,45 @@ static __always_inline void begin_or_end(const struct inner *inner, const struct
 		forget_seen(&inner->key);
 }
 
-/* Whether this packet of a flow without entry is one at which the flow is proposed. */
-static __always_inline bool count_seen(const struct flow_key *key, const struct settings *set)
+/* Counts a packet of a flow without entry; how many it makes in this epoch, at least 1. */
+static __always_inline __u32 count_seen(const struct flow_key *key, __u32 epoch, __u64 now)
 {
-	struct seen *seen_before = bpf_map_lookup_elem(&seen, key);
-	struct seen first = { .epoch = set->epoch, .packets = 1 };
-	__u32 packets, times;
+	struct seen_set *set = seen_set_of(key);
+	__u32 tag = flow_tag(key), used = now >> 20;
+	struct seen *place;
 
-	if (!seen_before || seen_before->epoch != set->epoch) {
-		if (seen_before)
-			*seen_before = first;
-		else
-			bpf_map_update_elem(&seen, key, &first, BPF_ANY);
-		return set->flow_after <= 1;
+	if (!set)
+		return 1;
+	place = &set->places[0];
+#pragma clang loop unroll(full)
+	for (int i = 0; i < SEEN_PLACES; i++) {
+		struct seen *other = &set->places[i];
+
+		if (other->tag == tag) {
+			place = other;
+			break;
+		}
+		if (used - other->used > used - place->used)
+			place = other;
 	}
+	if (place->tag != tag || place->epoch != epoch) {
+		place->tag = tag;
+		place->epoch = epoch;
+		place->packets = 0;
+	}
+	place->used = used;
+	return ++place->packets;
+}
+
+/* Whether this packet of a flow without entry is one at which the flow is proposed. */
+static __always_inline bool is_proposed_at(__u32 packets, __u32 flow_after)
+{
+	__u32 times;
+
 	/* Another CPU may count the same packet number: then the flow is proposed twice, or at the next power. */
-	packets = ++seen_before->packets;
-	if (!set->flow_after || packets % set->flow_after)
-		return !set->flow_after;
-	times = packets / set->flow_after;
+	if (!flow_after || packets % flow_after)
+		return !flow_after;
+	times = packets / flow_after;
 	return times % PROPOSE_MOST == 0 || (times & (times - 1)) == 0;
 }
 
@@ -206,7 +239,7 @@ static __always_inline bool is_to_propose(const struct settings *set, __u64 now,
 			forget_seen(&inner->key);
 		}
 	}
-	return count_seen(&inner->key, set);
+	return is_proposed_at(count_seen(&inner->key, set->epoch, now), set->flow_after);
 }
 
 /*

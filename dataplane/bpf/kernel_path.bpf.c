@@ -274,33 +274,30 @@ struct icmp_report {
 #define PATH_REPORTS_A_SECOND 64
 
 /*
- * Whether a report about `destination` may be told at `now`. The counts are entries of `seen`, with keys that no flow
- * has: protocol ICMP, and as addresses the underlay's, or none for the count of all. `epoch` is the second. CPUs that
- * count at the same time, or an entry that makes room for flows, let a few more pass.
+ * Whether a report about `destination` may be told at `now`. No report is about the address 0, whose entry counts all. CPUs
+ * that count at the same time, or an entry that made room for others, let a few more pass.
  */
 static __always_inline bool may_report(__be32 destination, __u64 now)
 {
-	struct seen first = { .epoch = now / 1000000000, .packets = 1 };
-	struct flow_key key = { .protocol = IPPROTO_ICMP };
-	struct seen *all = bpf_map_lookup_elem(&seen, &key);
-	struct seen *last;
+	struct report_count first = { .second = now / 1000000000, .told = 1 };
+	__be32 every = 0;
+	struct report_count *all = bpf_map_lookup_elem(&reports, &every);
+	struct report_count *last;
 
-	if (all && all->epoch == first.epoch && all->packets >= PATH_REPORTS_A_SECOND)
+	if (all && all->second == first.second && all->told >= PATH_REPORTS_A_SECOND)
 		return false;
-	key.destination = destination;
-	last = bpf_map_lookup_elem(&seen, &key);
-	if (last && last->epoch == first.epoch)
+	last = bpf_map_lookup_elem(&reports, &destination);
+	if (last && last->second == first.second)
 		return false;
 	if (last)
 		*last = first;
 	else
-		bpf_map_update_elem(&seen, &key, &first, BPF_ANY);
-	if (all && all->epoch == first.epoch) {
-		all->packets++;
+		bpf_map_update_elem(&reports, &destination, &first, BPF_ANY);
+	if (all && all->second == first.second) {
+		all->told++;
 		return true;
 	}
-	key.destination = 0;
-	bpf_map_update_elem(&seen, &key, &first, BPF_ANY);
+	bpf_map_update_elem(&reports, &every, &first, BPF_ANY);
 	return true;
 }
 

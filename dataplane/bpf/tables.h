@@ -184,14 +184,35 @@ struct event {
 	struct flow_key flow;
 };
 
-/* Value of `seen`: packets (a super-packet is one) of a flow that the host's stack carried in this epoch. The flow is
- * proposed at flow_after packets, and while it has no entry, again at twice, four times, ... that many, and from
- * PROPOSE_MOST times that many on at each multiple: a flow that is refused costs control ever less. One whose entry came
- * to its end is counted from the start, and so is a direction of a TCP connection at its SYN. Path reports are counted
- * here too, each second (may_report). */
+/* `seen`: packets (a super-packet is one) of flows that the host's stack carried. The flow is proposed at flow_after
+ * packets, and while it has no entry, again at twice, four times, ... that many, and from PROPOSE_MOST times that many on
+ * at each multiple: a flow that is refused costs control ever less. One whose entry came to its end is counted from the
+ * start, and so is a direction of a TCP connection at its SYN.
+ *
+ * An array of sets, of which the flow's hash says one, and another hash which place in it is the flow's; the place that was
+ * used least recently makes room. Most flows are short, and to enter each into a hash table of the kernel, and another out
+ * of it, would take longer than the rest of what the programs do for it. Two CPUs may lose each other's counts, and two
+ * flows have one place by a chance of 1 in 2^32: then one is proposed later or earlier, and control judges it all the same. */
 struct seen {
+	/* 0: nobody's. */
+	__u32 tag;
 	__u32 epoch;
 	__u32 packets;
+	/* When it was counted last, in units of 2^20 ns, which wrap. */
+	__u32 used;
+};
+
+#define SEEN_SETS 16384
+#define SEEN_PLACES 4
+
+struct seen_set {
+	struct seen places[SEEN_PLACES];
+};
+
+/* Value of `reports`: path reports told of this destination, or with key 0 of all, in this second of bpf_ktime_get_ns. */
+struct report_count {
+	__u32 second;
+	__u32 told;
 };
 
 #define PROPOSE_MOST 1024
@@ -245,6 +266,17 @@ static inline __attribute__((always_inline)) __u32 flow_hash(const struct flow_k
 	hash ^= hash >> 13;
 	hash *= 0xc2b2ae35u;
 	return hash ^ hash >> 16;
+}
+
+/* Another hash of a flow, never 0: which of those that share flow_hash() modulo some number it is. */
+static inline __attribute__((always_inline)) __u32 flow_tag(const struct flow_key *key)
+{
+	__u32 hash = (key->source ^ key->protocol) * 0x27d4eb2fu;
+
+	hash = (hash ^ hash >> 15 ^ key->destination) * 0x2c1b3c6du;
+	hash = (hash ^ hash >> 12 ^ ((__u32)key->source_port << 16 | key->destination_port)) * 0x297a2d39u;
+	hash ^= hash >> 15;
+	return hash ? hash : 1;
 }
 
 #endif

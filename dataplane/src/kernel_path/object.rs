@@ -9,7 +9,7 @@ use aya::{Ebpf, EbpfLoader};
 use super::{KernelPathError, Program, Sizes};
 
 /// The tables of the object.
-pub(super) const TABLES: [&str; 14] = [
+pub(super) const TABLES: [&str; 15] = [
     SETTINGS,
     FIB,
     LOCAL,
@@ -18,6 +18,7 @@ pub(super) const TABLES: [&str; 14] = [
     FLOWS_OUT,
     FLOWS_IN,
     SEEN,
+    REPORTS,
     EVENTS,
     COUNTERS,
     PASSES,
@@ -33,6 +34,7 @@ pub(super) const PODS: &str = "pods";
 pub(super) const FLOWS_OUT: &str = "flows_out";
 pub(super) const FLOWS_IN: &str = "flows_in";
 pub(super) const SEEN: &str = "seen";
+pub(super) const REPORTS: &str = "reports";
 pub(super) const EVENTS: &str = "events";
 pub(super) const COUNTERS: &str = "counters";
 pub(super) const PASSES: &str = "passes";

@@ -2,7 +2,7 @@
 
 use super::layout::{Counts, DIRECTION_WORDS, Flow, FlowKey, Peer, Pod};
 use super::object::{
-    EVENTS, FIB, FLOWS_IN, FLOWS_OUT, LOCAL, PEER_COUNTS, PEERS, POD_COUNTS, PODS, SEEN,
+    EVENTS, FIB, FLOWS_IN, FLOWS_OUT, LOCAL, PEER_COUNTS, PEERS, POD_COUNTS, PODS, REPORTS,
 };
 
 /// How many entries the tables are made for.
@@ -50,7 +50,12 @@ impl Sizes {
         arrays
             + hash(pods, size_of::<u32>(), size_of::<Pod>())
             + 2 * hash(flows, flow_key, size_of::<Flow>())
-            + hash(SEEN_FLOWS as usize, flow_key, 2 * size_of::<u32>())
+            + hash(
+                REPORTS_KEPT as usize,
+                size_of::<u32>(),
+                2 * size_of::<u32>(),
+            )
+            + SEEN_BYTES
             + RING as usize
             + prefixes * TRIE_NODE
     }
@@ -68,7 +73,7 @@ impl Sizes {
             (POD_COUNTS, pods),
             (FLOWS_OUT, flows),
             (FLOWS_IN, flows),
-            (SEEN, SEEN_FLOWS),
+            (REPORTS, REPORTS_KEPT),
             (EVENTS, RING),
         ]
     }
@@ -87,8 +92,10 @@ const PREFIXES_PER_PEER: u32 = 16;
 /// As [`PREFIXES_PER_PEER`].
 const LOCAL_PREFIXES: u32 = 65_536;
 const MIN_FLOWS: u32 = 1_024;
-/// Flows that have not been proposed yet.
-const SEEN_FLOWS: u32 = 65_536;
+/// Destinations of path reports that are counted.
+const REPORTS_KEPT: u32 = 1_024;
+/// `seen`: SEEN_SETS of `struct seen_set` (dataplane/bpf/tables.h).
+const SEEN_BYTES: usize = 16_384 * 64;
 /// Bytes of the ring of events.
 const RING: u32 = 256 * 1024;
 

@@ -557,6 +557,30 @@ fn a_flow_is_proposed_after_some_packets_and_then_ever_less_often() {
     }
 }
 
+/// Also where several have to share a place of the table: 4,000 of 65,536.
+#[test]
+fn flows_by_rotation_are_counted_each_by_itself() {
+    let mut rig = rig();
+    let flows: Vec<Inner> = (0..4_000)
+        .map(|number| Inner {
+            transport: Transport::Udp(1_024 + number % 40, 10_000 + number / 40),
+            ..Inner::out()
+        })
+        .collect();
+    for number in 1..=FLOW_AFTER {
+        let mut proposed = vec![];
+        for flow in &flows {
+            rig.run("tunnel_out", &flow.bytes(), Context::default());
+            proposed.extend(rig.posted().into_iter().map(|(.., key)| key));
+        }
+        let expected: Vec<_> = flows.iter().map(key).collect();
+        match number == FLOW_AFTER {
+            true => assert_eq!(proposed, expected),
+            false => assert!(proposed.is_empty(), "at packet {number}"),
+        }
+    }
+}
+
 /// Each direction by its own SYN. Otherwise one short connection after the other would make a flow.
 #[test]
 fn connections_one_after_the_other_with_the_same_ports_are_not_counted_as_one() {
