@@ -2,11 +2,10 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use crate::spread::{GREETING, PORTS_BEYOND, ports_from};
 
@@ -24,19 +23,21 @@ pub(crate) fn answer(listen: SocketAddr, time: Duration) -> io::Result<String> {
             Ok(socket)
         })
         .collect::<io::Result<Vec<_>>>()?;
-    let longest = PollTimeout::try_from(CLOCK_WAIT).map_err(io::Error::other)?;
+    // poll(2) would ask all of them at every datagram, which takes longer than the datagram.
+    let ready = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    for (place, socket) in sockets.iter().enumerate() {
+        ready.add(socket, EpollEvent::new(EpollFlags::EPOLLIN, place as u64))?;
+    }
+    let mut events = [EpollEvent::empty(); PORTS_BEYOND];
     let (start, mut arrived, mut answered) = (Instant::now(), 0_u64, 0_u64);
     while start.elapsed() < time {
-        let mut sources: Vec<_> = sockets
-            .iter()
-            .map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN))
-            .collect();
-        match poll(&mut sources, longest) {
-            Ok(_) | Err(Errno::EINTR) => {}
+        let found = match ready.wait(&mut events, CLOCK_WAIT) {
+            Ok(found) => found,
+            Err(Errno::EINTR) => 0,
             Err(error) => return Err(error.into()),
-        }
-        for (socket, source) in sockets.iter().zip(&sources) {
-            if source.any() == Some(true) {
+        };
+        for event in events.iter().take(found) {
+            if let Some(socket) = sockets.get(event.data() as usize) {
                 let (came, greetings) = drain(socket)?;
                 arrived += came;
                 answered += greetings;
@@ -68,7 +69,7 @@ fn drain(socket: &UdpSocket) -> io::Result<(u64, u64)> {
     Ok((arrived, answered))
 }
 
-/// An idle listener is left this often to look at the time.
-const CLOCK_WAIT: Duration = Duration::from_millis(50);
+/// An idle listener is left this often to look at the time; milliseconds.
+const CLOCK_WAIT: u16 = 50;
 /// Datagrams of one port before the next one.
 const TURN: u64 = 256;
