@@ -77,7 +77,7 @@ fn needed() -> CapabilitySet {
     CapabilitySet::NET_ADMIN
         // Programs of the kernel path and their tables.
         | CapabilitySet::BPF
-        // Without it the kernel adds barriers against speculation to those programs.
+        // Without it the verifier refuses some of those programs, and adds barriers against speculation to the others.
         | CapabilitySet::PERFMON
         // The priority of the thread that takes flows back.
         | CapabilitySet::SYS_NICE

@@ -24,6 +24,7 @@ pub mod json;
 pub mod link_name;
 pub mod nlmsg;
 pub mod node_file;
+pub mod panics;
 pub mod pod_end;
 pub mod pod_link;
 pub mod protocol;

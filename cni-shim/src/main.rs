@@ -38,6 +38,7 @@ mod veth;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    cni_shim::panics::abort_at_panic();
     match removal::serve(std::env::args_os().skip(1)) {
         Some(served) => served,
         None => command::run(),

@@ -137,67 +137,90 @@ static __always_inline void post(__u32 kind, __u32 peer, __u32 epoch, __u32 mtu,
 	bpf_ringbuf_submit(event, 0);
 }
 
-static __always_inline struct seen_set *seen_set_of(const struct flow_key *key)
+static __always_inline struct seen_set *seen_set_of(const struct flow_key *key, const struct settings *set)
 {
-	__u32 place = flow_hash(key) % SEEN_SETS;
+	__u32 place = seen_place(key, set->mark);
 
 	return bpf_map_lookup_elem(&seen, &place);
 }
 
-static __always_inline void forget_seen(const struct flow_key *key)
+/* Which place of its set is the flow's; never 0. */
+static __always_inline __u32 seen_tag(const struct flow_key *key)
 {
-	struct seen_set *set = seen_set_of(key);
-	__u32 tag = flow_tag(key);
+	__u32 hash = flow_hash(key);
 
-	if (!set)
+	return hash ? hash : 1;
+}
+
+static __always_inline void forget_seen(const struct flow_key *key, const struct settings *set)
+{
+	struct seen_set *places = seen_set_of(key, set);
+	__u32 tag = seen_tag(key);
+
+	if (!places)
 		return;
 #pragma clang loop unroll(full)
 	for (int i = 0; i < SEEN_PLACES; i++) {
-		if (set->places[i].tag == tag)
-			set->places[i].packets = 0;
+		if (places->places[i].tag == tag)
+			places->places[i].packets = 0;
 	}
 }
 
 /* This packet begins or ends a flow, whose other direction is `back`: from now on the host's stack has both. To remove what is
  * not there would cost a lock; most connections are too short to have an entry. Those that have the same ports one after the
  * other are not counted as one: each direction begins with a SYN of its own. */
-static __always_inline void begin_or_end(const struct inner *inner, const struct flow_key *back, void *flows, void *flows_back)
+static __always_inline void begin_or_end(const struct inner *inner, const struct flow_key *back, const struct settings *set,
+					 void *flows, void *flows_back)
 {
 	if (bpf_map_lookup_elem(flows, &inner->key))
 		bpf_map_delete_elem(flows, &inner->key);
 	if (bpf_map_lookup_elem(flows_back, back))
 		bpf_map_delete_elem(flows_back, back);
 	if (inner->ends & TCP_SYN)
-		forget_seen(&inner->key);
+		forget_seen(&inner->key, set);
 }
 
-/* Counts a packet of a flow without entry; how many it makes in this epoch, at least 1. */
-static __always_inline __u32 count_seen(const struct flow_key *key, __u32 epoch, __u64 now)
+/* How long ago the place was used; 0 where another CPU, whose clock is ahead, has just used it. */
+static __always_inline __u32 unused_for(const struct seen *place, __u32 now)
 {
-	struct seen_set *set = seen_set_of(key);
-	__u32 tag = flow_tag(key), used = now >> 20;
-	struct seen *place;
+	__s32 passed = now - place->used;
 
-	if (!set)
-		return 1;
-	place = &set->places[0];
+	return passed < 0 && place->tag ? 0 : passed;
+}
+
+/* Counts a packet of a flow without entry: how many it makes in this epoch; 0 where it has no place. */
+static __always_inline __u32 count_seen(const struct flow_key *key, const struct settings *set, __u64 time)
+{
+	struct seen_set *places = seen_set_of(key, set);
+	__u32 tag = seen_tag(key), now = time >> 20, longest = 0;
+	struct seen *place = NULL;
+
+	if (!places)
+		return 0;
 #pragma clang loop unroll(full)
 	for (int i = 0; i < SEEN_PLACES; i++) {
-		struct seen *other = &set->places[i];
+		struct seen *other = &places->places[i];
+		__u32 passed = unused_for(other, now);
 
 		if (other->tag == tag) {
 			place = other;
 			break;
 		}
-		if (used - other->used > used - place->used)
+		if (!place || passed > longest) {
 			place = other;
+			longest = passed;
+		}
 	}
-	if (place->tag != tag || place->epoch != epoch) {
+	if (!place)
+		return 0;
+	if (place->tag != tag && place->tag && longest < SEEN_KEPT && bpf_get_prandom_u32() % SEEN_CHANCE)
+		return 0;
+	if (place->tag != tag || place->epoch != set->epoch) {
 		place->tag = tag;
-		place->epoch = epoch;
+		place->epoch = set->epoch;
 		place->packets = 0;
 	}
-	place->used = used;
+	place->used = now;
 	return ++place->packets;
 }
 
@@ -207,7 +230,7 @@ static __always_inline bool is_proposed_at(__u32 packets, __u32 flow_after)
 	__u32 times;
 
 	/* Another CPU may count the same packet number: then the flow is proposed twice, or at the next power. */
-	if (!flow_after || packets % flow_after)
+	if (!flow_after || !packets || packets % flow_after)
 		return !flow_after;
 	times = packets / flow_after;
 	return times % PROPOSE_MOST == 0 || (times & (times - 1)) == 0;
@@ -236,10 +259,10 @@ static __always_inline bool is_to_propose(const struct settings *set, __u64 now,
 		/* It was not refused: its entry came to its end, and it is counted from the start. */
 		if (flow->until) {
 			flow->until = 0;
-			forget_seen(&inner->key);
+			forget_seen(&inner->key, set);
 		}
 	}
-	return is_proposed_at(count_seen(&inner->key, set->epoch, now), set->flow_after);
+	return is_proposed_at(count_seen(&inner->key, set, now), set->flow_after);
 }
 
 /*

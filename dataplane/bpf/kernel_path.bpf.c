@@ -115,7 +115,7 @@ int pod_out(struct __sk_buff *skb)
 		struct flow_key back;
 
 		reverse(&back, &inner.key);
-		begin_or_end(&inner, &back, &flows_out, &flows_in);
+		begin_or_end(&inner, &back, set, &flows_out, &flows_in);
 		return pass(PASS_FLOW_ENDS);
 	}
 	flow = bpf_map_lookup_elem(&flows_out, &inner.key);
@@ -412,7 +412,7 @@ static __always_inline int arrive(struct __sk_buff *skb, const struct settings *
 		struct flow_key back;
 
 		reverse(&back, &inner->key);
-		begin_or_end(inner, &back, &flows_in, &flows_out);
+		begin_or_end(inner, &back, set, &flows_in, &flows_out);
 	}
 	if (mark) {
 		if (marked)

@@ -189,10 +189,12 @@ struct event {
  * at each multiple: a flow that is refused costs control ever less. One whose entry came to its end is counted from the
  * start, and so is a direction of a TCP connection at its SYN.
  *
- * An array of sets, of which the flow's hash says one, and another hash which place in it is the flow's; the place that was
- * used least recently makes room. Most flows are short, and to enter each into a hash table of the kernel, and another out
- * of it, would take longer than the rest of what the programs do for it. Two CPUs may lose each other's counts, and two
- * flows have one place by a chance of 1 in 2^32: then one is proposed later or earlier, and control judges it all the same. */
+ * An array of sets of places. seen_place() says which set is the flow's, and flow_hash() which place in it. Most flows are
+ * short, and to enter each into a hash table of the kernel, and another out of it, would take longer than the rest of what
+ * the programs do for it. Where a set is full the place that was used least recently makes room, but one that was used
+ * within SEEN_KEPT only once in SEEN_CHANCE packets of newcomers: of many flows that come by rotation those that have a
+ * place reach flow_after, and leave it to others. Two CPUs may lose each other's counts, and two flows have one place by a chance of 1 in
+ * 2^32: then one is proposed later or earlier, and control judges it all the same. */
 struct seen {
 	/* 0: nobody's. */
 	__u32 tag;
@@ -204,6 +206,10 @@ struct seen {
 
 #define SEEN_SETS 16384
 #define SEEN_PLACES 4
+/* In the units of `used`: a second. */
+#define SEEN_KEPT 954
+/* A power of two. */
+#define SEEN_CHANCE 64
 
 struct seen_set {
 	struct seen places[SEEN_PLACES];
@@ -268,15 +274,14 @@ static inline __attribute__((always_inline)) __u32 flow_hash(const struct flow_k
 	return hash ^ hash >> 16;
 }
 
-/* Another hash of a flow, never 0: which of those that share flow_hash() modulo some number it is. */
-static inline __attribute__((always_inline)) __u32 flow_tag(const struct flow_key *key)
+/* The flow's set in `seen`. `secret`: pods choose ports, and without it they could choose those of another pod's set. */
+static inline __attribute__((always_inline)) __u32 seen_place(const struct flow_key *key, __u32 secret)
 {
-	__u32 hash = (key->source ^ key->protocol) * 0x27d4eb2fu;
+	__u32 hash = (key->source ^ key->protocol ^ secret) * 0x27d4eb2fu;
 
 	hash = (hash ^ hash >> 15 ^ key->destination) * 0x2c1b3c6du;
 	hash = (hash ^ hash >> 12 ^ ((__u32)key->source_port << 16 | key->destination_port)) * 0x297a2d39u;
-	hash ^= hash >> 15;
-	return hash ? hash : 1;
+	return (hash ^ hash >> 15) % SEEN_SETS;
 }
 
 #endif

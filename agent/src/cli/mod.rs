@@ -34,9 +34,8 @@ mod view;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::panic;
 use std::path::{Path, PathBuf};
-use std::process::{self, ExitCode};
+use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -63,7 +62,7 @@ pub const UNREACHABLE: u8 = 3;
 
 /// Parses the process's arguments, executes the command, and returns the exit code.
 pub fn main() -> ExitCode {
-    abort_at_panic();
+    cni_shim::panics::abort_at_panic();
     if let Some(state) = handed_state::take() {
         let code = run::keeper_goes_on(state);
         return ExitCode::from(match flanneld::is_own_name() {
@@ -84,16 +83,6 @@ pub fn main() -> ExitCode {
             None => error.exit(),
         },
     })
-}
-
-/// A panic of any thread ends the process. So it does by itself in the profile of releases; in that of tests, whose harness
-/// catches panics, all that the programs consist of is built the same way, once.
-fn abort_at_panic() {
-    let say = panic::take_hook();
-    panic::set_hook(Box::new(move |panic| {
-        say(panic);
-        process::abort();
-    }));
 }
 
 /// The sentence of a value that cannot be read, where it is that of a variable: the parser names the flag.

@@ -174,27 +174,3 @@ fn the_service_parses_the_arguments_of_its_keeper() {
     };
     assert_eq!(args.strict_pods, Some(true));
 }
-
-#[test]
-fn a_panic_of_any_thread_ends_the_process() {
-    use std::os::unix::process::ExitStatusExt;
-
-    let this = std::env::current_exe().unwrap();
-    let name = "cli::tests::another_process_panics";
-    let arguments = ["--exact", name, "--ignored", "--nocapture"];
-    let ended = process::Command::new(this)
-        .args(arguments)
-        .output()
-        .unwrap();
-    assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{ended:?}");
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert!(said.contains("as it is to"), "{said}");
-}
-
-#[test]
-#[ignore = "it ends its process, which the test above starts"]
-fn another_process_panics() {
-    abort_at_panic();
-    let thread = std::thread::spawn(|| panic!("as it is to"));
-    let _ = thread.join();
-}

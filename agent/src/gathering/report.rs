@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
@@ -13,7 +13,10 @@ use crate::host::GatheredEnd;
 pub struct FloodReport {
     flooding: AtomicUsize,
     floods: AtomicU64,
+    /// Of an end, until the ends change.
     refused: Mutex<Option<String>>,
+    /// Of all, until the next look.
+    blind: Mutex<Option<String>>,
 }
 
 impl FloodReport {
@@ -29,8 +32,7 @@ impl FloodReport {
 
     /// Why some flooding pod has no NAPI thread, in words; `None`: none was refused.
     pub fn refused(&self) -> Option<String> {
-        let refused = self.refused.lock();
-        refused.unwrap_or_else(PoisonError::into_inner).clone()
+        said(&self.blind).or_else(|| said(&self.refused))
     }
 
     pub(super) fn began(&self) {
@@ -50,16 +52,15 @@ impl FloodReport {
         }
     }
 
-    /// Notes that it cannot be seen which ends flood.
-    pub(super) fn refuse_all(&self, error: &io::Error) {
-        let reason =
-            format!("no NAPI threads: the kernel does not tell the packets of interfaces: {error}");
-        self.set_refused(Some(reason));
+    /// Notes why it cannot be seen which ends flood, or that it can.
+    pub(super) fn set_blind(&self, error: Option<&io::Error>) {
+        let reason = error.map(|error| format!("the packets of interfaces are not told: {error}"));
+        *locked(&self.blind) = reason;
     }
 
     /// Forgets what was refused; whether anything was.
     pub(super) fn forget_refused(&self) -> bool {
-        let was_refused = self.refused().is_some();
+        let was_refused = said(&self.refused).is_some();
         if was_refused {
             self.set_refused(None);
         }
@@ -67,7 +68,37 @@ impl FloodReport {
     }
 
     fn set_refused(&self, reason: Option<String>) {
-        let refused = self.refused.lock();
-        *refused.unwrap_or_else(PoisonError::into_inner) = reason;
+        *locked(&self.refused) = reason;
+    }
+}
+
+fn said(reason: &Mutex<Option<String>>) -> Option<String> {
+    locked(reason).clone()
+}
+
+/// A reason is whole whenever it is unlocked.
+fn locked(reason: &Mutex<Option<String>>) -> MutexGuard<'_, Option<String>> {
+    reason.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_seen_is_said_until_it_can_and_hides_no_other_refusal() {
+        let report = FloodReport::default();
+        let (index, name) = (7, "pod7".to_owned());
+        let refusal = io::Error::from_raw_os_error(Errno::PERM.raw_os_error());
+        report.refuse(&GatheredEnd { index, name }, &refusal);
+        let of_end = report.refused().unwrap();
+        assert!(of_end.contains("pod7"), "{of_end}");
+        report.set_blind(Some(&refusal));
+        assert!(!report.refused().unwrap().contains("pod7"));
+        report.set_blind(None);
+        assert_eq!(report.refused(), Some(of_end));
+        assert!(report.forget_refused() && report.refused().is_none());
+        report.set_blind(Some(&refusal));
+        assert!(!report.forget_refused() && report.refused().is_some());
     }
 }

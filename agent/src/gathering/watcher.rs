@@ -10,6 +10,7 @@
 //! ends that come afterwards are learnt of anew.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -112,11 +113,11 @@ impl<F: FnMut() -> u64> Watcher<F> {
         for end in ends.iter().filter(is_new) {
             match end::is_threaded(end) {
                 Ok(true) if candidates.iter().any(|known| known.end == *end) => {}
-                Ok(true) => {
-                    if add(candidates, end, now, true) {
-                        self.report.began();
-                    }
-                }
+                Ok(true) => match add(candidates, end, now, true) {
+                    Ok(true) => self.report.began(),
+                    Ok(false) => {}
+                    Err(error) => self.report.refuse(end, &error),
+                },
                 Ok(false) => {}
                 Err(error) => self.report.refuse(end, &error),
             }
@@ -161,51 +162,54 @@ impl<F: FnMut() -> u64> Watcher<F> {
 
     /// Looks for ends that may flood.
     fn seek(&mut self, ends: &[GatheredEnd], candidates: &mut Vec<Candidate>, began: Instant) {
-        let at = began.elapsed();
-        let first = self.counters.received();
-        std::thread::sleep(STEP);
-        let now = began.elapsed();
-        let (first, later) = match first.and_then(|first| Ok((first, self.counters.received()?))) {
+        // An answer may be waited for while interfaces are made: the time is that after it.
+        let mut look = || Ok((self.counters.received()?, began.elapsed()));
+        let both = look().and_then(|first| {
+            std::thread::sleep(STEP);
+            Ok((first, look()?))
+        });
+        let ((first, at), (later, now)) = match both {
             Ok(both) => both,
-            Err(error) => return self.report.refuse_all(&error),
+            Err(error) => return self.report.set_blind(Some(&error)),
         };
+        self.report.set_blind(None);
         let known: HashSet<u32> = candidates.iter().map(|it| it.end.index).collect();
         for end in ends.iter().filter(|end| !known.contains(&end.index)) {
             // One that was not there yet has no flood so far.
             let packets = |counted: &HashMap<u32, u64>| counted.get(&end.index).copied();
             let came = packets(&first).zip(packets(&later));
             let came = came.map_or(0, |(first, later)| later.saturating_sub(first));
-            if flood::is_many(came, now.saturating_sub(at)) {
-                add(candidates, end, now, false);
+            if flood::is_many(came, now.saturating_sub(at))
+                && let Err(error) = add(candidates, end, now, false)
+            {
+                self.report.refuse(end, &error);
             }
         }
     }
 }
 
-/// Makes an end a candidate, where there is room for one more.
+/// Makes an end a candidate, where there is room for one more; whether it is one.
+///
+/// # Errors
+/// As of [`OpenEnd::open`].
 fn add(
     candidates: &mut Vec<Candidate>,
     end: &GatheredEnd,
     now: Duration,
     has_thread: bool,
-) -> bool {
+) -> io::Result<bool> {
     if candidates.len() >= MOST_CANDIDATES {
-        return false;
+        return Ok(false);
     }
-    let Ok((open, first)) = OpenEnd::open(end).and_then(|open| {
-        let first = open.sample(now)?;
-        Ok((open, first))
-    }) else {
-        return false;
-    };
+    let open = OpenEnd::open(end)?;
     candidates.push(Candidate {
         end: end.clone(),
+        flood: Flood::new(open.sample(now)?, has_thread),
         open,
-        flood: Flood::new(first, has_thread),
         has_thread,
         kept: now,
     });
-    true
+    Ok(true)
 }
 
 /// Between two looks at the node's counters while no end is a candidate.

@@ -136,7 +136,7 @@ impl RemoteRegistry {
     pub async fn next(&mut self) -> Update {
         match self.updates.recv().await {
             Some(update) => update,
-            // Its thread has panicked, in a build that unwinds. Tartan's own builds abort, and the keeper starts a new service.
+            // Its thread has panicked. Tartan's own programs end with it, and the keeper starts a new service.
             None if !self.ended => {
                 self.ended = true;
                 Update::Contact(super::Contact::Lost {

@@ -64,7 +64,7 @@ impl fmt::Display for KernelPathError {
         match self {
             KernelPathError::NotPermitted(error) => write!(
                 f,
-                "not permitted to load BPF programs ({error}): run as root, or with CAP_BPF and CAP_NET_ADMIN, under systemd with the drop-in tartan-kernel-path.conf (before \
+                "not permitted to load BPF programs ({error}): run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, under systemd with the drop-in tartan-kernel-path.conf (before \
                  Linux 5.8 CAP_SYS_ADMIN), and with a seccomp profile that allows bpf(2)"
             ),
             KernelPathError::NotSupported { what, source } => write!(
@@ -78,8 +78,9 @@ impl fmt::Display for KernelPathError {
                 source,
             } => write!(
                 f,
-                "the kernel's verifier refuses the program {program} ({source}): set kernel-path to \"off\", and report \
-                 the kernel version with this log: {log}"
+                "the kernel's verifier refuses the program {program} ({source}): without CAP_PERFMON (which the drop-in \
+                 tartan-kernel-path.conf gives) it does; else set kernel-path to \"off\", and report the kernel version \
+                 with this log: {log}"
             ),
             KernelPathError::NoMemory { table, source } => write!(
                 f,

@@ -4,8 +4,9 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::panic;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 use std::thread;
 
 use clap::Parser;
@@ -36,6 +37,12 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    // A server that has lost a thread would let its clients wait.
+    let say = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        say(panic);
+        process::abort();
+    }));
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
