@@ -183,9 +183,9 @@ static __always_inline void begin_or_end(const struct inner *inner, const struct
 /* How long ago the place was used; 0 where another CPU, whose clock is ahead, has just used it. */
 static __always_inline __u32 unused_for(const struct seen *place, __u32 now)
 {
-	__s32 passed = now - place->used;
+	__u32 passed = now - place->used;
 
-	return passed < 0 && place->tag ? 0 : passed;
+	return place->tag && passed > -SEEN_KEPT ? 0 : passed;
 }
 
 /* Counts a packet of a flow without entry: how many it makes in this epoch; 0 where it has no place. */

@@ -207,7 +207,7 @@ struct seen {
 #define SEEN_SETS 16384
 #define SEEN_PLACES 4
 /* In the units of `used`: a second. */
-#define SEEN_KEPT 954
+#define SEEN_KEPT 954u
 /* A power of two. */
 #define SEEN_CHANCE 64
 
@@ -274,14 +274,17 @@ static inline __attribute__((always_inline)) __u32 flow_hash(const struct flow_k
 	return hash ^ hash >> 16;
 }
 
-/* The flow's set in `seen`. `secret`: pods choose ports, and without it they could choose those of another pod's set. */
+/* The flow's set in `seen`. `secret`: pods choose ports, and it makes it harder to choose those of another pod's set; 13 bits
+ * of it are random. */
 static inline __attribute__((always_inline)) __u32 seen_place(const struct flow_key *key, __u32 secret)
 {
 	__u32 hash = (key->source ^ key->protocol ^ secret) * 0x27d4eb2fu;
 
 	hash = (hash ^ hash >> 15 ^ key->destination) * 0x2c1b3c6du;
 	hash = (hash ^ hash >> 12 ^ ((__u32)key->source_port << 16 | key->destination_port)) * 0x297a2d39u;
-	return (hash ^ hash >> 15) % SEEN_SETS;
+	/* The upper bits of a port are in the upper bits alone until now. */
+	hash = (hash ^ hash >> 15) * 0x85ebca6bu;
+	return (hash ^ hash >> 16) % SEEN_SETS;
 }
 
 #endif

@@ -1,7 +1,7 @@
 //! The tables of the kernel path in this kernel: what is written is what a lookup gives, descriptors hand everything to the
 //! next service, flows and counters.
 //!
-//! Needs root (CAP_BPF, CAP_NET_ADMIN); fails, never skips, without. Nothing is attached: no packet meets a program here.
+//! Needs root (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN); fails, never skips, without. Nothing is attached: no packet meets a program here.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

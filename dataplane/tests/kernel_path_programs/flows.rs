@@ -1,6 +1,6 @@
 //! Flows that control has installed: `pod_out` and `underlay_in` past the host's stack, and how they are proposed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use testbed::Namespace;
@@ -560,11 +560,17 @@ fn a_flow_is_proposed_after_some_packets_and_then_ever_less_often() {
     }
 }
 
-/// As many as the table has room for, and more.
+/// Where each has a place: no set has five of them.
 #[test]
 fn flows_by_rotation_are_counted_each_by_itself() {
     let mut rig = rig();
-    let flows: Vec<Inner> = (0..4_000).map(numbered).collect();
+    let mut taken: HashMap<u32, usize> = HashMap::new();
+    let has_place = |flow: &Inner| {
+        let set = taken.entry(set_of(&key(flow))).or_default();
+        *set += 1;
+        *set <= 4
+    };
+    let flows: Vec<Inner> = (0..4_000).map(numbered).filter(has_place).collect();
     for number in 1..=FLOW_AFTER {
         let proposed = proposals(&mut rig, &flows);
         let expected: Vec<_> = flows.iter().map(key).collect();
@@ -640,7 +646,21 @@ fn set_of(key: &[u8; 16]) -> u32 {
     hash = (hash ^ hash >> 15 ^ word(4)).wrapping_mul(0x2c1b_3c6d);
     let ports = port(8) << 16 | port(10);
     hash = (hash ^ hash >> 12 ^ ports).wrapping_mul(0x297a_2d39);
-    (hash ^ hash >> 15) % 16_384
+    hash = (hash ^ hash >> 15).wrapping_mul(0x85eb_ca6b);
+    (hash ^ hash >> 16) % 16_384
+}
+
+/// Clients use ports one after the other, or so many apart; the test above shows that the twin is one.
+#[test]
+fn ports_of_a_client_are_spread_over_the_sets() {
+    for step in [1, 8, 32, 40, 256] {
+        let flows = (0..200).map(|number| Inner {
+            transport: Transport::Udp(1_024 + number * step, 80),
+            ..Inner::out()
+        });
+        let sets: HashSet<u32> = flows.map(|flow| set_of(&key(&flow))).collect();
+        assert!(sets.len() > 180, "{} of 200, {step} apart", sets.len());
+    }
 }
 
 /// Each direction by its own SYN. Otherwise one short connection after the other would make a flow.

@@ -2,7 +2,7 @@
 //! packet on and each drop, and the law that nothing is admitted that user space refuses, nor changed otherwise than user
 //! space changes it.
 //!
-//! Loading the object is a test too: the kernel's verifier accepts each program. Needs root, or CAP_BPF and CAP_NET_ADMIN;
+//! Loading the object is a test too: the kernel's verifier accepts each program. Needs root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN;
 //! fails, never skips, without them. Those with devices also need `ip`, `bridge` and python3.
 #![allow(
     clippy::unwrap_used,
