@@ -10,7 +10,7 @@
 # seconds uninstall everywhere: 3600: it installs and removes a hundred times
 # seconds uninstall: 900: twenty times
 # case: unit
-# full: unit kernel-path
+# case: unit kernel-path
 # full: unit watchdog
 # case: networkd
 # case: uninstall
