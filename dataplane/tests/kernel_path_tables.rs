@@ -569,7 +569,7 @@ fn a_large_cluster_is_mirrored_soon_and_a_change_at_once() {
     let start = Instant::now();
     assert_eq!(path.peer_traffic().unwrap().len(), 5_000);
     let read = start.elapsed();
-    let memory = sizes.memory(std::thread::available_parallelism().unwrap().get(), 5_300);
+    let memory = sizes.memory(aya::util::nr_cpus().unwrap(), 5_300);
     println!(
         "5,000 peers: {all:?}; one changed lease: {lease:?}; traffic of each: {read:?}; {} KiB",
         memory / 1_024

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 
 use cni_shim::nlmsg::{self, HEADER, NLMSG_ERROR};
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE};
 use rtnetlink::sys::Socket;
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
 
@@ -101,8 +101,6 @@ fn packets(body: &[u8]) -> Option<(u32, u64)> {
 const RTM_NEWSTATS: u16 = 92;
 const RTM_GETSTATS: u16 = 94;
 const IFLA_STATS_LINK_64: u16 = 1;
-/// linux/netlink.h.
-const NLMSG_DONE: u16 = 3;
 /// Bytes of `struct if_stats_msg`, and where its index stands.
 const MESSAGE: usize = 12;
 const INDEX: usize = 4;
