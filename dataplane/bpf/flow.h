@@ -5,8 +5,9 @@
  * Theory of operation: control installs a flow after it has checked what the host's stack would do with its packets,
  * and says until when. A program follows the entry only while everything that control looked at is as it was: the epoch
  * (rules, routes, links), the generation of the peer and that of the pod; each is one word that control writes. Half a
- * minute before an entry ends, one packet a second takes the slow path, so that the rules see it, and control is asked
- * anew; not of a flow with few packets, whose entry ends. Control learns of flows from `seen` on the slow path.
+ * minute before an entry ends, and where the service that judged it has ended and another one goes on with its flows, one
+ * packet a second takes the slow path, so that the rules see it, and control is asked anew; not of a flow with few packets,
+ * whose entry ends. Control learns of flows from `seen` on the slow path.
  *
  * While neither service nor keeper runs, the tunnel device has no carrier, and the host's stack refuses what it would
  * route there: then no packet of a flow is passed on for judgement, or as bulk, and entries end unrenewed.
@@ -22,7 +23,10 @@
 static __always_inline bool is_as_judged(const struct flow *flow, const struct settings *set, const struct peer *peer,
 					 const struct pod *pod)
 {
-	return flow->epoch == set->epoch && flow->peer_generation == peer->generation &&
+	/* Epochs wrap. */
+	__u32 age = set->epoch - flow->epoch;
+
+	return age <= set->epoch - set->oldest_epoch && flow->peer_generation == peer->generation &&
 	       flow->pod_generation == pod->generation && flow->ifindex == pod->ifindex;
 }
 
@@ -64,9 +68,11 @@ static __always_inline bool reaches_tunnel(struct __sk_buff *skb, const struct s
 }
 
 /* Whether the flow's next packet is to take the slow path, so that the rules and connection tracking see it. */
-static __always_inline bool is_probe_due(struct flow *flow, __u64 now)
+static __always_inline bool is_probe_due(struct flow *flow, const struct settings *set, __u64 now)
 {
-	if (flow->until - now >= PROBE_BEFORE || now - flow->probed < PROBE_EVERY)
+	bool is_wanted = flow->epoch != set->epoch || flow->until - now < PROBE_BEFORE;
+
+	if (!is_wanted || now - flow->probed < PROBE_EVERY)
 		return false;
 	flow->probed = now;
 	return true;
@@ -87,7 +93,7 @@ static __always_inline int follow_out(struct __sk_buff *skb, struct flow *flow, 
 {
 	if (!is_live(flow, set, peer, pod, now))
 		return PASS_STALE_FLOW;
-	if (!is_probe_due(flow, now) || !reaches_tunnel(skb, set, key))
+	if (!is_probe_due(flow, set, now) || !reaches_tunnel(skb, set, key))
 		return ADMITTED;
 	return pass_probe(flow, now);
 }
@@ -99,7 +105,7 @@ static __always_inline int follow_in(struct __sk_buff *skb, struct flow *flow, c
 {
 	if (!is_live(flow, set, peer, pod, now))
 		return PASS_STALE_FLOW;
-	if (!is_probe_due(flow, now) || !routed_by(skb, flow->ifindex, key->destination, key->source))
+	if (!is_probe_due(flow, set, now) || !routed_by(skb, flow->ifindex, key->destination, key->source))
 		return ADMITTED;
 	return pass_probe(flow, now);
 }

@@ -285,7 +285,29 @@ fn flows_are_installed_only_for_what_the_tables_have() {
     assert!(!alive(&path));
     flows.install(&grant(Direction::Inbound, epoch)).unwrap();
     assert!(alive(&path));
+    // A service that starts goes on with what the one before it judged, and what it judges itself is no new flow.
+    let earlier = grant(Direction::Outbound, epoch);
+    facts.unusable.clear();
+    path.follow(&told, &facts).unwrap();
+    assert_eq!(flows.install(&earlier).unwrap(), Installed::New);
+    flows.add_epoch().unwrap();
+    assert!(matches!(
+        flows.install(&earlier),
+        Err(InstallError::OtherEpoch)
+    ));
+    let since = grant(Direction::Outbound, epoch + 1);
+    assert_eq!(flows.install(&since).unwrap(), Installed::Renewed);
+    assert!(flows.end_earlier_epochs().unwrap());
+    assert!(!flows.end_earlier_epochs().unwrap());
+    assert_eq!(flows.epoch(), epoch + 1);
+    assert_eq!(flows.install(&since).unwrap(), Installed::Renewed);
+
+    let epoch = epoch + 1;
+    flows.install(&grant(Direction::Inbound, epoch)).unwrap();
+    assert!(alive(&path));
     assert_eq!(flows.next_epoch().unwrap(), epoch + 1);
+    let first = grant(Direction::Outbound, epoch + 1);
+    assert_eq!(flows.install(&first).unwrap(), Installed::New);
     assert!(!alive(&path));
     flows
         .install(&grant(Direction::Inbound, epoch + 1))

@@ -211,7 +211,7 @@ impl FlowTable {
         // One that the programs did not follow any more changes its path again.
         let is_live = before.is_some_and(|before| {
             before.until != 0
-                && before.epoch == flow.epoch
+                && settings.follows(before.epoch)
                 && before.peer_generation == flow.peer_generation
                 && before.pod_generation == flow.pod_generation
         });
@@ -284,6 +284,25 @@ impl FlowTable {
     /// What the kernel gives.
     pub fn next_epoch(&self) -> Result<u32, KernelPathError> {
         self.0.settings.next_epoch()
+    }
+
+    /// Begins an epoch in which all flows are to be judged anew, and does not end those before: flows that were judged in
+    /// one of them are followed, and one packet a second of each passes the host's stack to propose it, until
+    /// [`end_earlier_epochs`](FlowTable::end_earlier_epochs), or [`next_epoch`](FlowTable::next_epoch).
+    ///
+    /// # Errors
+    /// What the kernel gives.
+    pub fn add_epoch(&self) -> Result<(), KernelPathError> {
+        self.0.settings.add_epoch()
+    }
+
+    /// Ends what [`add_epoch`](FlowTable::add_epoch) left: flows that were not judged since are not followed any more.
+    /// Returns whether there were earlier epochs.
+    ///
+    /// # Errors
+    /// What the kernel gives.
+    pub fn end_earlier_epochs(&self) -> Result<bool, KernelPathError> {
+        self.0.settings.end_earlier_epochs()
     }
 
     /// Ends every flow of the pod at that address, if its host end is `ifindex`, with one write. Returns whether the

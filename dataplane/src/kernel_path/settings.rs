@@ -28,7 +28,7 @@ impl SettingsTable {
             if settings.mark == 0 {
                 let random = RandomState::new().hash_one(0) as u32;
                 settings.mark = (random & MARK_BITS).max(1);
-                settings.epoch = 1;
+                settings.end_epochs();
             }
         })?;
         Ok(settings)
@@ -56,18 +56,41 @@ impl SettingsTable {
         Ok(true)
     }
 
-    /// Ends the epoch and returns the new one.
+    /// Ends every epoch and returns the new one.
     pub(super) fn next_epoch(&self) -> Result<u32, KernelPathError> {
         let mut epoch = 0;
-        self.change(|settings| {
-            settings.epoch = settings.epoch.wrapping_add(1);
-            epoch = settings.epoch;
-        })?;
+        self.change(|settings| epoch = settings.end_epochs())?;
         Ok(epoch)
+    }
+
+    /// Begins an epoch beside those before it.
+    pub(super) fn add_epoch(&self) -> Result<(), KernelPathError> {
+        let added = self.change(|settings| settings.epoch = settings.epoch.wrapping_add(1));
+        added.map(drop)
+    }
+
+    /// Ends every epoch before the present one. Returns whether one was left.
+    pub(super) fn end_earlier_epochs(&self) -> Result<bool, KernelPathError> {
+        self.change(|settings| settings.oldest_epoch = settings.epoch)
     }
 
     fn entry(&self) -> std::sync::MutexGuard<'_, Entry> {
         // What is noted is what was written, whatever happened to another thread.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Settings {
+    /// Ends every epoch, and returns the one that begins.
+    pub(super) fn end_epochs(&mut self) -> u32 {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.oldest_epoch = self.epoch;
+        self.epoch
+    }
+
+    /// Whether flows that were judged in `epoch` are followed.
+    pub(super) fn follows(&self, epoch: u32) -> bool {
+        let age = self.epoch.wrapping_sub(epoch);
+        age <= self.epoch.wrapping_sub(self.oldest_epoch)
     }
 }

@@ -244,6 +244,7 @@ fn one_write_revokes() {
             rig.settings(Settings {
                 flags: ON | FLOWS,
                 epoch: EPOCH + 1,
+                oldest_epoch: EPOCH + 1,
                 ..Settings::default()
             });
         }),
@@ -551,6 +552,7 @@ fn a_flow_is_proposed_after_some_packets_and_then_ever_less_often() {
         rig.settings(Settings {
             flags: ON | FLOWS,
             epoch: EPOCH + 1,
+            oldest_epoch: EPOCH + 1,
             ..Settings::default()
         });
         for number in 1..=FLOW_AFTER {
@@ -731,36 +733,84 @@ fn what_can_be_no_flow_is_not_proposed() {
 #[test]
 fn a_flow_that_ends_soon_is_judged_anew() {
     let (host, mut rig) = routed(ON | FLOWS);
-    host.inside(|| judged_anew(&mut rig));
+    let soon = |flow| Flow {
+        until: 29_000_000_000,
+        ..flow
+    };
+    host.inside(|| judged_anew(&mut rig, soon, EPOCH));
 }
 
-fn judged_anew(rig: &mut Rig) {
-    let (out, back) = (Inner::out(), Inner::back());
-    let soon = 29_000_000_000;
-    rig.flow(
-        "flows_out",
-        key(&out),
-        Flow {
-            until: soon,
+/// A service that has started takes over the flows of the one before it so, and ends those of which no packet passes the
+/// stack.
+#[test]
+fn a_flow_of_an_earlier_epoch_that_is_left_is_judged_anew() {
+    // Epochs wrap.
+    for (epoch, oldest_epoch, of_flow) in [
+        (EPOCH + 1, EPOCH, EPOCH),
+        (EPOCH + 5, EPOCH, EPOCH + 3),
+        (1, u32::MAX - 1, u32::MAX),
+        (0, u32::MAX, u32::MAX),
+    ] {
+        let (host, mut rig) = routed(ON | FLOWS);
+        let entry = |flow| Flow {
+            epoch: of_flow,
+            ..flow
+        };
+        let settings = |rig: &mut Rig, oldest_epoch| {
+            let index = host.shell("cat /sys/class/net/tunnel/ifindex");
+            rig.settings(Settings {
+                flags: ON | FLOWS,
+                epoch,
+                oldest_epoch,
+                devices: [70, index.trim().parse().unwrap()],
+                ..Settings::default()
+            });
+        };
+        settings(&mut rig, oldest_epoch);
+        host.inside(|| judged_anew(&mut rig, entry, epoch));
+        settings(&mut rig, epoch);
+        let outcome = rig.run("pod_out", &from_pod(&Inner::out()), Context::default());
+        assert_eq!(outcome.passes, ["StaleFlow"]);
+    }
+}
+
+#[test]
+fn a_flow_of_no_epoch_that_is_left_is_stale() {
+    for (epoch, oldest_epoch, of_flow) in [
+        (EPOCH + 1, EPOCH, EPOCH - 1),
+        (EPOCH + 1, EPOCH, EPOCH + 2),
+        (1, u32::MAX, u32::MAX - 1),
+        (1, u32::MAX, 2),
+    ] {
+        let mut rig = rig();
+        rig.settings(Settings {
+            flags: ON | FLOWS,
+            epoch,
+            oldest_epoch,
+            ..Settings::default()
+        });
+        let flow = Flow {
+            epoch: of_flow,
             ..out_flow()
-        },
-    );
-    rig.flow(
-        "flows_in",
-        key(&back),
-        Flow {
-            until: soon,
-            ..in_flow()
-        },
-    );
+        };
+        rig.flow("flows_out", key(&Inner::out()), flow);
+        let outcome = rig.run("pod_out", &from_pod(&Inner::out()), Context::default());
+        assert_eq!(outcome.passes, ["StaleFlow"], "{epoch} {oldest_epoch} {of_flow}");
+    }
+}
+
+fn judged_anew(rig: &mut Rig, entry: impl Fn(Flow) -> Flow, epoch: u32) {
+    let (out, back) = (Inner::out(), Inner::back());
+    rig.flow("flows_out", key(&out), entry(out_flow()));
+    rig.flow("flows_in", key(&back), entry(in_flow()));
     let outcome = rig.run("pod_out", &from_pod(&out), Context::default());
     assert_eq!((outcome.action, outcome.passes), (PASSED, vec!["Probe"]));
     rig.run("tunnel_out", &out.bytes(), Context::default());
-    assert_eq!(rig.posted(), [(1, PEER_NUMBER, EPOCH, 0, key(&out))]);
+    assert_eq!(rig.posted(), [(1, PEER_NUMBER, epoch, 0, key(&out))]);
     let outcome = rig.run("underlay_in", &from_peer(&back), Context::default());
     assert_eq!(outcome.packet, ether([0; 6], PEER_VTEP, &back.bytes()));
     rig.run("pod_in", &to_pod(&back), Context::default());
-    assert_eq!(rig.posted(), [(2, PEER_NUMBER, EPOCH, 0, key(&back))]);
+    assert_eq!(rig.posted(), [(2, PEER_NUMBER, epoch, 0, key(&back))]);
     for _ in 0..3 {
         let outcome = rig.run("pod_out", &from_pod(&out), Context::default());
         assert_eq!(outcome.action, REDIRECTED);

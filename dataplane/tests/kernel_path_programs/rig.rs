@@ -61,6 +61,7 @@ pub struct Settings {
     /// Nanoseconds from now; negative where it has ended.
     pub lease: i64,
     pub epoch: u32,
+    pub oldest_epoch: u32,
     /// That of a TAP.
     pub tunnel_mac: [u8; 6],
     /// Numbers of the underlay and the tunnel device.
@@ -74,6 +75,7 @@ impl Default for Settings {
             flags: ON,
             lease: 60_000_000_000,
             epoch: EPOCH,
+            oldest_epoch: EPOCH,
             tunnel_mac: [0; 6],
             devices: [70, 71],
             mark: MARK,
@@ -173,6 +175,7 @@ impl Rig {
             flags,
             lease,
             epoch,
+            oldest_epoch,
             tunnel_mac,
             devices: [underlay, tunnel],
             mark,
@@ -186,6 +189,7 @@ impl Rig {
         entry.u16(32_768).u16(28_000).u16(FLOW_AFTER).u32(mark);
         entry.put(&(VNI << 8).to_be_bytes());
         entry.put(&UNDERLAY_MAC).put(&OUR_VTEP).put(&tunnel_mac);
+        entry.u16(0).u32(oldest_epoch);
         let mut table =
             Array::<_, [u8; 72]>::try_from(self.object.map_mut("settings").unwrap()).unwrap();
         table.set(0, entry.bytes::<72>(), 0).unwrap();

@@ -42,7 +42,7 @@ use crate::nfnetlink::message::message_type;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Cause {
-    /// The flow thread began: what changed before was not watched.
+    /// Flows of the service before, whose changes nobody watched for a while, were not proposed anew in time.
     Start,
     /// Another process changed rules of nf_tables.
     Rules,
@@ -91,7 +91,7 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Cause::Start => "the service began to watch the host's rules and routes",
+            Cause::Start => "no packet had proved them since the service began to watch the host",
             Cause::Rules => "another process changed rules of nf_tables",
             Cause::Route => "a route of the cluster or to a peer changed",
             Cause::PolicyRule => "a policy rule of routing changed",

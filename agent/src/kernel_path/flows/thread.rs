@@ -43,6 +43,8 @@ pub(super) struct Work {
     noted: Noted,
     /// When a refusal of the kernel was logged last.
     warned: Option<Duration>,
+    /// When the flows end that a service before this one judged and no packet has proposed since.
+    inherited_until: Option<Duration>,
     /// Proposals read since `window` began.
     read: usize,
     window: Duration,
@@ -58,7 +60,7 @@ struct Proposal {
 }
 
 impl Work {
-    /// Opens what it needs in the calling thread's network namespace. The watch is open before the epoch ends, so no
+    /// Opens what it needs in the calling thread's network namespace. The watch is open before the epoch begins, so no
     /// change falls between.
     pub(super) fn begin(
         table: FlowTable,
@@ -79,11 +81,11 @@ impl Work {
             budget: Budget::new(now),
             noted: Noted::new(now),
             warned: None,
+            inherited_until: Some(now + INHERITED),
             read: 0,
             window: now,
         };
-        work.table.next_epoch()?;
-        work.counts.revoke_all(Cause::Start);
+        work.table.add_epoch()?;
         Ok(work)
     }
 
@@ -127,7 +129,21 @@ impl Work {
             self.follow_connections();
             self.judge_some(&facts);
             self.watch.leave_connections(now());
+            self.end_inherited()
+                .map_err(|source| FlowError::Tables { source })?;
         }
+    }
+
+    /// Ends the inherited flows that no packet has proposed, once their time is over.
+    fn end_inherited(&mut self) -> Result<(), KernelPathError> {
+        if self.inherited_until.is_some_and(|until| now() >= until) {
+            self.inherited_until = None;
+            // Not if another cause has ended them meanwhile.
+            if self.table.end_earlier_epochs()? {
+                self.counts.revoke_all(Cause::Start);
+            }
+        }
+        Ok(())
     }
 
     /// Has forgotten connections announced, where programs follow flows.
@@ -149,7 +165,9 @@ impl Work {
             let events = self.events.as_fd();
             descriptors.push(PollFd::from_borrowed_fd(events, PollFlags::IN));
         }
-        let longest = pause.into_iter().chain(unread).fold(TICK, Duration::min);
+        let inherited = self.inherited_until.map(|until| until.saturating_sub(now()));
+        let limits = pause.into_iter().chain(unread).chain(inherited);
+        let longest = limits.fold(TICK, Duration::min);
         let longest = Timespec::try_from(longest).ok();
         match poll(&mut descriptors, longest.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -319,6 +337,8 @@ fn now() -> Duration {
     )
 }
 
+/// How long flows that a service before this one judged may be proposed, by one packet a second each, before they end.
+const INHERITED: Duration = Duration::from_secs(3);
 /// How long the kernel goes on to announce forgotten connections after flows went out of use.
 const UNUSED: Duration = Duration::from_secs(5);
 /// Proposals judged before announcements are read again: less than a millisecond.

@@ -20,7 +20,9 @@ pub(super) fn restrict(
 ) -> Result<(), KernelPathError> {
     tables.change_settings(&mut |settings| {
         let wanted = wanted(settings, node, facts);
-        settings.epoch = settings.epoch.wrapping_add(u32::from(flows_end));
+        if flows_end {
+            settings.end_epochs();
+        }
         if settings.end() == wanted.end() {
             settings.flags &= wanted.flags | PRIVATE_PORT;
             settings.inner_mtu = settings.inner_mtu.min(wanted.inner_mtu);
@@ -39,12 +41,11 @@ pub(super) fn extend(
 ) -> Result<(), KernelPathError> {
     tables.change_settings(&mut |settings| {
         let wanted = wanted(settings, node, facts);
-        let epoch = if settings.end() == wanted.end() {
-            settings.epoch
-        } else {
-            settings.epoch.wrapping_add(1)
-        };
-        *settings = Settings { epoch, ..wanted };
+        let is_same = settings.end() == wanted.end();
+        *settings = wanted;
+        if !is_same {
+            settings.end_epochs();
+        }
     })?;
     Ok(())
 }
@@ -79,7 +80,8 @@ fn wanted(now: &Settings, node: &NodeSpec, facts: &Facts) -> Settings {
         underlay_mac: facts.underlay.mac.0,
         vtep: node.vtep_mac.v4.0,
         tunnel_mac: facts.tunnel.mac.unwrap_or_default().0,
-        pad: [0; 6],
+        pad: 0,
+        oldest_epoch: now.oldest_epoch,
     }
 }
 
@@ -89,6 +91,7 @@ impl Settings {
         Settings {
             flags: 0,
             epoch: 0,
+            oldest_epoch: 0,
             lease_end: 0,
             inner_mtu: 0,
             private_port: 0,

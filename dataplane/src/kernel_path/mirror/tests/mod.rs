@@ -568,6 +568,7 @@ fn what_an_error_left_undone_the_next_call_does() {
         assert_eq!(sending(&tables), sending(&whole));
         let settings = |tables: &Memory| Settings {
             epoch: 0,
+            oldest_epoch: 0,
             ..tables.settings()
         };
         assert_eq!(settings(&tables), settings(&whole));

@@ -253,7 +253,7 @@ impl State {
         let peer = self.peers[flow.number as usize];
         let pod = self.pods.get(&flow.source)?;
         let live = self.settings.flags & (ON | FLOWS) == ON | FLOWS
-            && flow.epoch == self.settings.epoch
+            && self.settings.follows(flow.epoch)
             && flow.peer.generation == peer.generation
             && flow.pod.generation == pod.generation
             && flow.pod.ifindex == pod.ifindex
