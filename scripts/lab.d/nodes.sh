@@ -106,6 +106,19 @@ node_entry() {
     printf '\n'
 }
 
+# A BPF file system where the agent looks for one below its root, as systemd mounts one at /sys/fs/bpf.
+mount_bpf() {
+    local place=$STATE/node$1/sys/fs/bpf
+    mountpoint -q "$place" && return 0
+    mkdir -p "$place"
+    mount -t bpf -o mode=0700 bpf "$place" || die "no BPF file system at $place"
+}
+
+# unmount_bpf ROOT: with all that has a name there.
+unmount_bpf() {
+    ! mountpoint -q "$1/sys/fs/bpf" || umount "$1/sys/fs/bpf"
+}
+
 node_start() {
     local root=$STATE/node$1 options
     if [ "$REGISTRY" = file ]; then
@@ -119,6 +132,7 @@ node_start() {
     if [ -n "$DEVICE" ]; then options+=(--device "$DEVICE"); fi
     if [ -n "$DEVICE_TYPE" ]; then options+=(--device-type "$DEVICE_TYPE"); fi
     if [ -n "$KERNEL_PATH" ]; then options+=(--kernel-path "$KERNEL_PATH"); fi
+    mount_bpf "$1"
     (
         cd "$root" || exit
         if [ -n "$SECURE" ]; then export TARTAN_ETCD_PASSWORD=$ETCD_PASSWORD; fi
@@ -189,6 +203,7 @@ node_leave() {
     sed -i "/ node$node /d" "$STATE/pods"
     if [ -e "$STATE/node$node/pid" ]; then node_stop "$node"; fi
     ip netns delete "$PREFIX-node$node"
+    unmount_bpf "$STATE/node$node"
     rm -rf "$STATE/node$node"
     note_nodes
     if [ "$REGISTRY" = file ]; then lists_of_nodes; else "${REGISTRY}_node_gone" "$node"; fi

@@ -117,9 +117,14 @@ guards_private_port() {
     nft_in node2 "delete table ip guarded"
 }
 
+have_ended() {
+    ! kill -0 "$@" 2>/dev/null
+}
+
 nothing_left() {
     equal "programs on node1 $1" "" "$(programs_of node1)"
     if ip -n "$PREFIX-node1" link show tartan0-gro >/dev/null 2>&1; then fail "tartan0-gro is there $1"; fi
+    if has_names node1; then fail "programs and tables have names $1"; fi
 }
 
 say "the kernel path: peer $PEER"
@@ -194,8 +199,13 @@ until_true 5 "the kernel path after another start" kernel_path_in_use node1
 transfer "after another start"
 law_one node1
 
-lab stop node1
+has_names node1 || fail "programs and tables have no names"
+KEEPER=$(cat "$LAB_STATE/node1/pid")
+SERVICE=$(pgrep -P "$KEEPER")
+kill -KILL "$KEEPER" "$SERVICE"
+until_true 2 "keeper and service have ended" have_ended "$KEEPER" "$SERVICE"
 tartan node1 cleanup >"$SCRATCH/cleanup" || fail "tartan cleanup ended with code $?: $(cat "$SCRATCH/cleanup")"
+grep -q 'removed programs and tables in .*/sys/fs/bpf/tartan' "$SCRATCH/cleanup" || fail "cleanup does not tell: $(cat "$SCRATCH/cleanup")"
 nothing_left "after tartan cleanup"
 equal "queueing discipline at eth0 after tartan cleanup" "" "$(ip netns exec "$PREFIX-node1" tc qdisc show dev eth0 | grep clsact)"
 lab start node1

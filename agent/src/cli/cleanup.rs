@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use dataplane::kernel_path::Pins;
 
 use super::run::runtime;
 use super::{OK, Output, PROBLEM, RootArg, complain_with_causes, previous, print};
@@ -133,6 +134,7 @@ fn traces(args: &CleanupArgs, root: Option<PathBuf>) -> Traces {
             run_dir: config.run_dir(),
             state_dir: config.state_dir(),
             subnet_file: config.subnet_file.clone(),
+            pins: Pins::below(&config.root),
             for_flannel: config.replace_flannel,
             device: config.device_name,
         },
@@ -143,6 +145,7 @@ fn traces(args: &CleanupArgs, root: Option<PathBuf>) -> Traces {
                 run_dir: cni_shim::RunDir::under(&root),
                 state_dir: root.join("var/lib/tartan"),
                 subnet_file: root.join(SUBNET_FILE),
+                pins: Pins::below(&root),
                 // In doubt flannel's plugin keeps what it reads at every pod.
                 for_flannel: args.replace_flannel.unwrap_or(true),
                 device: args

@@ -33,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cni_shim::{RunDir, pod_end};
+use dataplane::kernel_path::Pins;
 use tokio::time::sleep;
 
 use super::Netlink;
@@ -63,6 +64,8 @@ pub struct Traces {
     pub state_dir: PathBuf,
     /// Where it writes `subnet.env`.
     pub subnet_file: PathBuf,
+    /// Where programs and tables of its kernel path have names.
+    pub pins: Pins,
     /// It took flannel's place, and gives it back: `subnet.env` stays, and forwarding.
     pub for_flannel: bool,
 }
@@ -118,7 +121,7 @@ pub async fn cleanup(traces: &Traces) -> Vec<Outcome> {
                 list.failed("all of it", error);
                 return list.outcomes;
             }
-            remove_kernel_path(&netlink, &traces.state_dir, &mut list).await;
+            remove_kernel_path(&netlink, traces, &mut list).await;
             remove_device(&netlink, &traces.device, &mut list).await;
             remove_idle_devices(&netlink, &mut list).await;
             remove_set_aside(&netlink, &mut list).await;
@@ -234,11 +237,11 @@ async fn remove_idle_devices(netlink: &Netlink, list: &mut Outcomes) {
     }
 }
 
-/// Programs and the VXLAN device of the kernel path. The programs of a pod's end go too: it needs none.
-async fn remove_kernel_path(netlink: &Netlink, state_dir: &Path, list: &mut Outcomes) {
+/// Programs, their names and the VXLAN device of the kernel path. The programs of a pod's end go too: it needs none.
+async fn remove_kernel_path(netlink: &Netlink, traces: &Traces, list: &mut Outcomes) {
     let handle = &netlink.handle;
     // The filters first: what arrives in between is refused by the kernel, as without an agent.
-    let filters = kernel_path::remove_filters(handle, state_dir).await;
+    let filters = kernel_path::remove_filters(handle, &traces.state_dir).await;
     let devices = kernel_path::remove_device(handle).await;
     for (what, found) in [("programs", filters), ("VXLAN device", devices)] {
         match found {
@@ -248,6 +251,16 @@ async fn remove_kernel_path(netlink: &Netlink, state_dir: &Path, list: &mut Outc
                 }
             }
             Err(error) => list.failed(format!("the {what} of the kernel path"), error),
+        }
+    }
+    let what = format!("programs and tables in {}", traces.pins.place().display());
+    match traces.pins.remove() {
+        Ok(true) => list.done(what, Ok(())),
+        Ok(false) => {}
+        Err(error) => {
+            let path = traces.pins.place().to_owned();
+            let source = io::Error::other(error);
+            list.failed(what, HostError::RemoveFile { path, source });
         }
     }
 }

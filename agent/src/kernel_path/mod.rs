@@ -19,6 +19,7 @@
 //!
 //! At each moment what arrives has a socket that is read, or is about to be. The keeper holds programs, tables and both
 //! groups of sockets, so that a service that starts in the midst goes on from there; the order of steps is the same.
+//! Programs and tables have names too, by which they are found where the keeper was killed with its service ([`Pins`]).
 //! A service of another build loads its own programs, makes their tables complete, and then replaces the others.
 
 mod facts;
@@ -35,7 +36,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dataplane::kernel_path::{Facts, KernelPath, KernelPathTotals, UnderlayFacts};
+use dataplane::kernel_path::{Facts, KernelPath, KernelPathTotals, Pins, UnderlayFacts};
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::Spec;
 use rustix::time::{ClockId, clock_gettime};
@@ -116,6 +117,8 @@ pub struct KernelPathControl {
     /// The port at which user space receives while the kernel path is in use.
     port: u16,
     inherited: Inherited,
+    /// Where programs and tables have names, for a service after a kill of this one and its keeper.
+    pins: Pins,
     path: Option<SharedPath>,
     /// What its tables follow beside the spec, as far as they have been given any.
     facts: Option<Facts>,
@@ -192,6 +195,7 @@ impl KernelPathControl {
             mode: config.kernel_path,
             port: config.kernel_path_port,
             inherited,
+            pins: Pins::below(&config.root),
             path: None,
             facts: None,
             sent_before: None,
@@ -310,8 +314,8 @@ impl KernelPathControl {
         self.refused = Some(Instant::now());
     }
 
-    /// Ends the thread that judges flows: another service's reads what the programs report. The programs go on. The next
-    /// refresh starts it again.
+    /// Ends the thread that judges flows: another service's reads what the programs report, or this service ends, whose workers
+    /// leave the device. The programs go on, and with them the flows. The next refresh starts the thread again.
     pub(crate) fn pause(&mut self) {
         self.flows.stop();
     }

@@ -175,6 +175,7 @@ impl KernelPathControl {
         let inherited = std::mem::take(&mut self.inherited.descriptors);
         let names = inherited.into_iter().map(|(name, _)| name);
         self.withdraw(with.keeper, names).await?;
+        self.pins.remove()?;
         self.facts = None;
         self.site = None;
         self.is_gone = true;
@@ -206,6 +207,7 @@ impl KernelPathControl {
         for hook in self.known_hooks(host).await? {
             host.detach(&hook).await?;
         }
+        self.pins.remove()?;
         Ok(())
     }
 
@@ -248,17 +250,19 @@ impl KernelPathControl {
         }
         let inherited = std::mem::take(&mut self.inherited.descriptors);
         let names: Vec<String> = inherited.iter().map(|(name, _)| name.clone()).collect();
-        let adopted = match inherited.is_empty() {
-            true => None,
-            false => match KernelPath::adopt(inherited) {
-                Ok(adopted) => Some(adopted),
-                Err(error) => {
-                    info!("the programs in the kernel are loaded anew: {error}");
-                    None
-                }
-            },
+        let left = match inherited.is_empty() {
+            true => self.pins.read(),
+            false => Ok(Some(inherited)),
         };
+        let adopted = left.and_then(|left| left.map(KernelPath::adopt).transpose());
+        let adopted = adopted.unwrap_or_else(|error| {
+            info!("the programs in the kernel are loaded anew: {error}");
+            None
+        });
         let is_adopted = adopted.is_some();
+        // After a kill of the keeper they have names, and it has none of them.
+        let has_keeper = is_adopted && !names.is_empty();
+        let has_names = is_adopted && names.is_empty();
         let sendable = adopted.as_ref().map(KernelPath::sendable);
         self.sent_before = sendable.map(|peers| (peers, Instant::now()));
         let path = match adopted {
@@ -268,18 +272,36 @@ impl KernelPathControl {
                 Err(error) => {
                     // The programs and tables of the service before were refused too, and serve no later service.
                     self.withdraw(with.keeper, names).await?;
+                    self.pins.remove()?;
                     return Err(error.into());
                 }
             },
         };
         let path = SharedPath::new(path);
-        if !is_adopted {
+        if !has_keeper {
             self.deposit(with.keeper, &path, names).await?;
+        }
+        if !has_names {
+            self.pin(&path);
         }
         // Programs of before that are attached still read other tables.
         self.is_orphaned |= !is_adopted;
         self.path = Some(path.clone());
         Ok(Loaded { path, is_adopted })
+    }
+
+    /// Gives programs and tables names. Without them a kill of keeper and service ends the flows, unless systemd keeps the
+    /// descriptors.
+    fn pin(&self, path: &SharedPath) {
+        let place = self.pins.place().display();
+        let why = match self.pins.write(&path.lock()) {
+            Ok(true) => return,
+            Ok(false) => format!("there is no BPF file system for {place}"),
+            Err(error) => causes(&error),
+        };
+        info!(
+            "kernel path: if keeper and service are killed and systemd does not keep their descriptors, flows end: {why}"
+        );
     }
 
     /// Takes programs and tables of those names out of the keeper's table.

@@ -17,6 +17,7 @@ fn traces(namespace: &Namespace) -> Traces {
         run_dir: RunDir::under(namespace.root()),
         state_dir: namespace.state_dir(),
         subnet_file: namespace.root().join("run/flannel/subnet.env"),
+        pins: dataplane::kernel_path::Pins::below(namespace.root()),
         for_flannel: false,
     }
 }

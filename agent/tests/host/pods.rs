@@ -48,6 +48,7 @@ fn traces(root: &Path) -> Traces {
         run_dir: RunDir::under(root),
         state_dir: root.join("var/lib/tartan"),
         subnet_file: root.join("run/flannel/subnet.env"),
+        pins: dataplane::kernel_path::Pins::below(root),
         for_flannel: false,
     }
 }

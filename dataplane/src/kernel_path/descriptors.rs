@@ -28,7 +28,7 @@ impl Descriptors {
     /// Those of an object that was loaded just now.
     pub(super) fn new(loaded: Vec<(String, OwnedFd)>) -> Result<Descriptors, KernelPathError> {
         let mut held: BTreeMap<String, OwnedFd> = loaded.into_iter().collect();
-        held.insert(OBJECT.to_owned(), write_identity(object::identity())?);
+        held.extend([identity()?]);
         Descriptors::sort(held)
     }
 
@@ -124,6 +124,11 @@ fn foreign(name: &str, found: impl std::fmt::Display) -> KernelPathError {
     }
 }
 
+/// Name and descriptor of what says that the others are of this service's object.
+pub(super) fn identity() -> Result<(String, OwnedFd), KernelPathError> {
+    Ok((OBJECT.to_owned(), write_identity(object::identity())?))
+}
+
 /// A file in memory that holds the identity, for the next service to compare with its own.
 fn write_identity(identity: u64) -> Result<OwnedFd, KernelPathError> {
     let written = || {
@@ -145,4 +150,4 @@ fn read_identity(file: BorrowedFd<'_>) -> Option<u64> {
 }
 
 /// Name of the descriptor that says which object the others are of.
-const OBJECT: &str = "object";
+pub(super) const OBJECT: &str = "object";

@@ -9,8 +9,9 @@
 //! are another thread's to decide ([`FlowTable`]); each names the epoch, and the generations of its peer and its pod,
 //! in which it was judged, and ends with any of them: one write.
 //!
-//! Programs and tables outlive the service by their descriptors, which the keeper holds ([`KernelPath::descriptors`]), and
-//! by the filters that refer to them. The next service adopts them if they are of the same object.
+//! Programs and tables outlive the service by their descriptors, which the keeper holds ([`KernelPath::descriptors`]), by
+//! the filters that refer to them, and by names in a BPF file system ([`Pins`]). The next service adopts them if they are of
+//! the same object.
 
 mod descriptors;
 mod error;
@@ -22,6 +23,7 @@ mod kernel;
 pub(crate) mod layout;
 mod mirror;
 mod object;
+mod pins;
 mod pods;
 mod program;
 mod reasons;
@@ -46,6 +48,7 @@ pub use flows::{FlowEntry, FlowGrant, FlowKey, FlowTable, InstallError, Installe
 use kernel::KernelTables;
 use layout::{DIRECTION_WORDS, ON, PRIVATE_PORT, SENT};
 use mirror::Mirror;
+pub use pins::Pins;
 pub use program::Program;
 pub use reasons::PassReason;
 pub use sizes::Sizes;

@@ -1,7 +1,7 @@
 //! The system calls that no safe crate offers. This folder is the only place of the workspace with `unsafe`.
 #![allow(unsafe_code)]
 
-mod bpf;
+pub(crate) mod bpf;
 pub(crate) mod call;
 mod cmsg;
 pub mod execute;

@@ -795,7 +795,11 @@ fn a_flow_of_no_epoch_that_is_left_is_stale() {
         };
         rig.flow("flows_out", key(&Inner::out()), flow);
         let outcome = rig.run("pod_out", &from_pod(&Inner::out()), Context::default());
-        assert_eq!(outcome.passes, ["StaleFlow"], "{epoch} {oldest_epoch} {of_flow}");
+        assert_eq!(
+            outcome.passes,
+            ["StaleFlow"],
+            "{epoch} {oldest_epoch} {of_flow}"
+        );
     }
 }
 

@@ -37,6 +37,11 @@ restarted() {
     [ "$(service_pid "$1")" != "$2" ] && kernel_path_in_use "$1"
 }
 
+# has_names NODE: programs and tables have names in the node's BPF file system.
+has_names() {
+    [ -e "$LAB_STATE/$1/sys/fs/bpf/tartan" ]
+}
+
 # programs_of NODE: our programs there, one a line.
 programs_of() {
     local device way

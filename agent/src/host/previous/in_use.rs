@@ -144,6 +144,7 @@ mod tests {
             run_dir: cni_shim::RunDir::under(root),
             state_dir: root.join("var/lib/tartan"),
             subnet_file: root.join("run/flannel/subnet.env"),
+            pins: dataplane::kernel_path::Pins::below(root),
             for_flannel: false,
         }
     }

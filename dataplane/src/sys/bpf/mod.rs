@@ -1,4 +1,6 @@
-//! What the kernel path needs of bpf(2) beyond safe code: the tables' entries as plain bytes.
+//! What the kernel path needs of bpf(2) beyond safe code: the tables' entries as plain bytes, and names of objects.
+
+pub(crate) mod pin;
 
 use crate::kernel_path::layout::{Counts, Flow, FlowKey, Peer, Pod, Settings};
 
