@@ -40,6 +40,8 @@ TIMES=${2:-1}
 RATE=1000
 # Milliseconds from the end of the command that changes something.
 LATEST=10
+# Milliseconds in which a service that starts has the flows of the one before it judged anew.
+INHERITED=3000
 # Datagrams a second from each forger, to this port; bytes a second of a transfer.
 FORGED_RATE=50
 SINK_PORT=7000
@@ -173,6 +175,7 @@ revoke() {
         sleep 1
     done
 
+    rule_while_dead
     ended=$(flows node1 ended)
     ip netns exec "$PREFIX-node1" conntrack -D -p udp --dport 9000 >"$SCRATCH/conntrack" 2>&1 || fail "conntrack -D"
     until_true 10 "flows of a forgotten connection are removed" more_than "$ended" flows node1 ended
@@ -181,13 +184,44 @@ revoke() {
     before2=$(flows node2 pods_revoked)
     cut_by "the pod is deleted" detach pod3 node2
     until_true 10 "flows of a deleted pod are revoked" more_than "$before2" flows node2 pods_revoked
+    # The receiver says when what came, once it ends.
     stop "$receiver"
+    more_than $((RATE / 2)) arrivals "$DIED" "$ALIVE" || fail "of a flow that goes on $(arrivals "$DIED" "$ALIVE") datagrams came in a second"
+    measured_at_most "a rule set while node1 was dead: milliseconds from the start to the last datagram" $((INHERITED + LATEST)) \
+        "$(latest "$STARTED_AT" "$CUT_AT")"
     for cut in "${CUTS[@]}"; do
         IFS='|' read -r what cut until <<<"$cut"
         measured_at_most "$what: milliseconds to the last datagram" "$LATEST" "$(latest "$cut" "$until")"
     done
     again
     stop "$SENDER"
+}
+
+# A rule that is set while no process watches rules does not meet the flows that go on; it does once the next service has had
+# them judged anew.
+rule_while_dead() {
+    local before1 keeper service
+    before1=$(flows node1 installed)
+    nft_in node1 "add table ip cut; add chain ip cut forward { type filter hook forward priority 0; }"
+    await_flows node1 "$before1"
+    sleep 1
+    keeper=$(cat "$LAB_STATE/node1/pid")
+    service=$(pgrep -P "$keeper")
+    kill -KILL "$keeper" "$service"
+    until_true 2 "neither runs" ended "$keeper" "$service"
+    nft_in node1 add rule ip cut forward ip daddr "$(address_of pod3 4)" udp dport 9000 drop
+    DIED=$(now)
+    sleep 1
+    ALIVE=$(now)
+    lab start node1 >/dev/null
+    until_true 10 "the kernel path of node1 is in use again" kernel_path_in_use node1
+    STARTED_AT=$(now)
+    sleep 5
+    CUT_AT=$(now)
+    before1=$(flows node1 installed)
+    nft_in node1 delete table ip cut
+    await_flows node1 "$before1"
+    sleep 1
 }
 
 detach() {
@@ -270,6 +304,19 @@ open_in() {
     programs_of "$1"
 }
 
+# runs PID: and is no process that has ended and that nobody has waited for.
+runs() {
+    readlink "/proc/$1/exe" >/dev/null
+}
+
+ended() {
+    ! runs "$1" && ! runs "$2"
+}
+
+is_open() {
+    [ "$(open_in "$1")" = "$2" ]
+}
+
 # forge HOST SOURCE: VXLAN for pod2 that must not be delivered, until it is told to end. The program's process id is in $PID.
 forge() {
     jq -n --arg address "$(underlay_of node1 4)" --arg source "$2" --arg destination "$(address_of pod2 4)" --arg from "$(vtep_mac_of node2 4)" \
@@ -317,9 +364,14 @@ kill_all() {
         node=node$((turn % 2 + 1))
         keeper=$(cat "$LAB_STATE/$node/pid")
         service=$(pgrep -P "$keeper")
-        kill -KILL "$keeper" "$service"
+        # Each third time the keeper alone: the service learns of it and ends, which must end no flow either.
+        case $((turn % 3)) in
+        2) kill -KILL "$keeper" ;;
+        *) kill -KILL "$keeper" "$service" ;;
+        esac
         from=$(now)
         sleep "$DEAD"
+        if runs "$service"; then fail "turn $turn: the service outlives its keeper"; fi
         until=$(now)
         echo "$from $until" >>"$SCRATCH/dead"
         lab start "$node" >/dev/null
@@ -362,6 +414,8 @@ kill_all() {
     nft_in node1 delete table ip watch
     nft_in node2 delete table ip watch
     for node in node1 node2; do
+        # A refresh holds a descriptor more for a moment.
+        until_true 5 "as many descriptors on $node as before" is_open "$node" "${opened[$node]}" || true
         same "programs, and descriptors of programs and tables, on $node" "${opened[$node]}" "$(open_in "$node")"
         say "$node: carrier changes before and after: ${carriers[$node]}and $(carriers "$node")"
     done

@@ -259,6 +259,8 @@ impl Control {
     /// (`is_replaced`), what gathers small packets of pods is left to it as it is.
     pub fn stop(mut self, is_replaced: bool) {
         self.run_files.stop_answering();
+        // Before the workers leave the device: without a keeper that takes its carrier, which would end all flows.
+        self.kernel_path.pause();
         self.tables.engine.stop();
         if is_replaced {
             // Its thread would take from pods the NAPI threads that it has switched on.

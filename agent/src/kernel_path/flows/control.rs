@@ -63,7 +63,7 @@ impl Flows {
         running.is_some_and(|running| running.service.is_running())
     }
 
-    /// Ends the thread, and with it every flow. Takes as long as a few judgements.
+    /// Ends the thread. Takes as long as a few judgements. Flows that the programs follow go on, unless these are switched off.
     pub(crate) fn stop(&mut self) {
         self.0 = None;
     }

@@ -89,14 +89,14 @@ impl Work {
         Ok(work)
     }
 
-    /// Works until it is stopped or the sender of facts has gone.
+    /// Works until it is stopped or the sender of facts has gone. Flows go on then, as after a kill: the next thread has them
+    /// judged anew. Where this one fails there may be no other, and they end.
     pub(super) fn run(mut self, wake: &Wake) -> Result<(), FlowError> {
         let ran = self.work(wake);
-        // From here on nothing is watched.
-        let ended = self.table.next_epoch();
-        ran?;
-        ended?;
-        Ok(())
+        if ran.is_err() {
+            self.table.next_epoch()?;
+        }
+        ran
     }
 
     fn work(&mut self, wake: &Wake) -> Result<(), FlowError> {
@@ -165,7 +165,9 @@ impl Work {
             let events = self.events.as_fd();
             descriptors.push(PollFd::from_borrowed_fd(events, PollFlags::IN));
         }
-        let inherited = self.inherited_until.map(|until| until.saturating_sub(now()));
+        let inherited = self
+            .inherited_until
+            .map(|until| until.saturating_sub(now()));
         let limits = pause.into_iter().chain(unread).chain(inherited);
         let longest = limits.fold(TICK, Duration::min);
         let longest = Timespec::try_from(longest).ok();
