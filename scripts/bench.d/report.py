@@ -52,6 +52,10 @@ TITLES = {
 ALONE = ("udp64-arrived", "udp1400-arrived", "connect-failed", "stolen", "drops", "rss", "tables", "idle", "flows", "flows-cpu", "captured", "capture-lost", "capture-off", "followed-off", "scrape", "scrape-most", "scrape-failed")
 
 
+# Behind the name of an underlay: paths beside many flows.
+AT_SCALE = " at scale"
+
+
 class Result:
     """Values by underlay, path and figure, one per round."""
 
@@ -89,13 +93,19 @@ class Result:
         return statistics.median(values) if values else None
 
     def ratio(self, underlay, path, figure):
-        """The median as a multiple of the kernel's VXLAN in the same run, or None."""
+        """The multiple of the kernel's VXLAN in the same run, or None."""
         return self.against(underlay, path, "kernel", figure)
 
     def against(self, underlay, path, other, figure):
-        """The median as a multiple of another path's, or None."""
-        ours, theirs = self.median(underlay, path, figure), self.median(underlay, other, figure)
-        return ours / theirs if ours is not None and theirs else None
+        """The multiple of another path's figure, or None: the median of each round's, whose measurements stand side by side. A
+        virtual machine may work faster in some rounds than in others, and medians of few rounds would mix them. At scale
+        the two are measured one after the other, and there it is the multiple of the medians."""
+        ours, theirs = (self.values.get(underlay, {}).get(name, {}).get(figure) or [] for name in (path, other))
+        if not ours or not all(theirs) or not theirs:
+            return None
+        if underlay.endswith(AT_SCALE) or len(ours) != len(theirs):
+            return statistics.median(ours) / statistics.median(theirs)
+        return statistics.median(one / beside for one, beside in zip(ours, theirs))
 
     def machine(self):
         """Where and of what it was measured."""
@@ -107,7 +117,7 @@ class Result:
         """Every figure as a Markdown table per underlay: median, spread, multiple of the kernel's VXLAN."""
         machine = self.machine()
         lines = ["%(cpu)s, %(cores)d cores, Linux %(kernel)s, commit %(commit)s, %(date)s" % machine]
-        lines.append("%d rounds of %g s; median (least to most), in brackets the multiple of the kernel's VXLAN" % (self.rounds, self.seconds))
+        lines.append("%d rounds of %g s; median (least to most), in brackets the multiple of the kernel's VXLAN, the median of each round's" % (self.rounds, self.seconds))
         for underlay, paths in self.values.items():
             lines += ["", "### underlay `%s`" % underlay, "", "| | " + " | ".join(paths) + " |", "|---" * (len(paths) + 1) + "|"]
             for figure, title in TITLES.items():
@@ -125,7 +135,7 @@ class Result:
         if len(values) > 1:
             text += " (%s–%s)" % (short(figure, min(values)), short(figure, max(values)))
         # At scale each path is measured beside itself, not by rotation with the others.
-        ratio = None if underlay.endswith(" at scale") else self.ratio(underlay, path, figure)
+        ratio = None if underlay.endswith(AT_SCALE) else self.ratio(underlay, path, figure)
         if ratio is not None and path != "kernel" and figure not in ALONE:
             text += " [%.2f]" % ratio
         return text
