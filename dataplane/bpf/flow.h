@@ -23,10 +23,12 @@
 static __always_inline bool is_as_judged(const struct flow *flow, const struct settings *set, const struct peer *peer,
 					 const struct pod *pod)
 {
-	/* Epochs wrap. */
-	__u32 age = set->epoch - flow->epoch;
+	/* The kernel writes an entry from its beginning to its end, and `epoch` stands first in it: an oldest epoch of now
+	 * beside a present one of before would be the age of every flow. Epochs wrap. */
+	__u32 oldest = *(const volatile __u32 *)&set->oldest_epoch;
+	__u32 epoch = *(const volatile __u32 *)&set->epoch;
 
-	return age <= set->epoch - set->oldest_epoch && flow->peer_generation == peer->generation &&
+	return epoch - flow->epoch <= epoch - oldest && flow->peer_generation == peer->generation &&
 	       flow->pod_generation == pod->generation && flow->ifindex == pod->ifindex;
 }
 

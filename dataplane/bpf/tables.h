@@ -28,7 +28,7 @@ enum {
 /* One entry; replaced as a whole. */
 struct settings {
 	__u32 flags;
-	/* Flows are proposed and judged in this one, */
+	/* Flows are proposed and judged in this one. */
 	__u32 epoch;
 	/* The programs act until then: a service that lives moves it on. */
 	__u64 lease_end;
@@ -56,8 +56,8 @@ struct settings {
 	/* MAC of the tunnel device, where it is a TAP. */
 	__u8 tunnel_mac[6];
 	__u16 pad;
-	/* and followed that were judged in this one or since. Before `epoch` only while a service that has just started
-	 * has those judged anew that one before it judged. */
+	/* Flows are followed that were judged in this epoch or a later one. It is less than `epoch` only while a service
+	 * that has just started has those judged anew that the one before it judged. */
 	__u32 oldest_epoch;
 };
 

@@ -1,15 +1,16 @@
-//! Names of programs and tables in a BPF file system: what is found by them, and what is refused.
+//! Pins of programs and tables in a BPF file system: what is found there, and what is refused.
 //!
 //! Needs root (CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN to mount); fails, never skips, without.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dataplane::kernel_path::{KernelPath, KernelPathError, Pins, Program, Sizes};
 use tempfile::TempDir;
+use testbed::Namespace;
 
 const SIZES: Sizes = Sizes {
     peers: 1_024,
@@ -83,10 +84,15 @@ fn programs_and_tables_outlive_whoever_held_them() {
     let epoch = path.flows().unwrap().next_epoch().unwrap();
     assert!(pins.write(&path).unwrap());
     // Neither directory is for others to look into.
-    let mode = fs::metadata(pins.place()).unwrap().permissions().mode();
+    let mode = fs::metadata(pins.directory()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     let objects = path.descriptors().len() - 1;
-    assert_eq!(names(pins.place()).len(), objects + 1);
+    assert_eq!(names(pins.directory()).len(), objects + 1);
+    // What is pinned already is not pinned anew: there is no moment without it.
+    let number = |pins: &Pins| fs::metadata(pins.directory()).unwrap().ino();
+    let before = number(&pins);
+    assert!(pins.write(&path).unwrap());
+    assert_eq!(number(&pins), before);
     drop(path);
 
     let found = pins.read().unwrap().unwrap();
@@ -96,13 +102,38 @@ fn programs_and_tables_outlive_whoever_held_them() {
     // What is loaded next has the names from then on.
     let other = KernelPath::load(SIZES).unwrap();
     assert!(pins.write(&other).unwrap());
+    assert_ne!(number(&pins), before);
     let found = KernelPath::adopt(pins.read().unwrap().unwrap()).unwrap();
     assert_ne!(found.flows().unwrap().epoch(), epoch);
 
     assert!(pins.remove().unwrap());
     assert!(!pins.remove().unwrap());
     assert!(pins.read().unwrap().is_none());
-    assert!(!pins.place().exists());
+    assert!(!above(&pins).exists());
+}
+
+/// Of the pins of all agents.
+fn above(pins: &Pins) -> &Path {
+    pins.directory().parent().unwrap()
+}
+
+/// Two containers may be nodes of one host.
+#[test]
+fn agents_of_two_network_namespaces_have_pins_of_their_own() {
+    let root = Root::new();
+    let path = KernelPath::load(SIZES).unwrap();
+    assert!(root.pins().write(&path).unwrap());
+    let ours = root.pins().directory().to_owned();
+    Namespace::new("pins").inside(|| {
+        let pins = root.pins();
+        assert!(pins.read().unwrap().is_none());
+        let path = KernelPath::load(SIZES).unwrap();
+        assert!(pins.write(&path).unwrap());
+        assert_ne!(pins.directory(), ours);
+        assert!(pins.remove().unwrap());
+    });
+    assert!(root.pins().read().unwrap().is_some());
+    assert!(above(&root.pins()).exists());
 }
 
 #[test]
@@ -140,8 +171,8 @@ fn a_directory_that_others_may_write_to_is_refused() {
         ("another user's", 0o700, 65_534),
     ];
     for (what, mode, owner) in others {
-        fs::set_permissions(pins.place(), fs::Permissions::from_mode(mode)).unwrap();
-        std::os::unix::fs::chown(pins.place(), Some(owner), None).unwrap();
+        fs::set_permissions(above(&pins), fs::Permissions::from_mode(mode)).unwrap();
+        std::os::unix::fs::chown(above(&pins), Some(owner), None).unwrap();
         let errors = [
             pins.read().map(drop).unwrap_err(),
             pins.write(&path).map(drop).unwrap_err(),
@@ -151,12 +182,12 @@ fn a_directory_that_others_may_write_to_is_refused() {
             let KernelPathError::Foreign { name, .. } = &error else {
                 panic!("{what}: {error}");
             };
-            assert_eq!(Path::new(name), pins.place(), "{what}");
+            assert_eq!(Path::new(name), above(&pins), "{what}");
         }
-        assert!(!names(pins.place()).is_empty(), "{what}");
+        assert!(!names(pins.directory()).is_empty(), "{what}");
     }
-    fs::remove_dir_all(pins.place()).unwrap();
-    std::os::unix::fs::symlink(root.directory.path(), pins.place()).unwrap();
+    fs::remove_dir_all(above(&pins)).unwrap();
+    std::os::unix::fs::symlink(root.directory.path(), above(&pins)).unwrap();
     assert!(pins.write(&path).is_err() && pins.remove().is_err());
 }
 

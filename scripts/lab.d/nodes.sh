@@ -114,7 +114,7 @@ mount_bpf() {
     mount -t bpf -o mode=0700 bpf "$place" || die "no BPF file system at $place"
 }
 
-# unmount_bpf ROOT: with all that has a name there.
+# unmount_bpf ROOT: with all that is pinned there.
 unmount_bpf() {
     ! mountpoint -q "$1/sys/fs/bpf" || umount "$1/sys/fs/bpf"
 }

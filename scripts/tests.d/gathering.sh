@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Small packets of pods are gathered at the host's ends of their veths, at those of tartan-cni and at those of another
 # plugin's bridge: the features are on there and nowhere else, are put back when another program changes them, and are
-# restored by a clean-up. A flood of small datagrams loses nothing in its pod, what does not arrive is counted where it was
-# lost, what arrives is in order, and there is a NAPI thread for as long as it lasts, also where the service is killed
-# meanwhile. A light flow of the same pod loses nothing beside it.
+# restored by a clean-up. A flood of small datagrams loses nothing in its pod (where the kernel lets pods have a queue), no more is
+# lost elsewhere than what is counted there, what arrives is in order, and there is a NAPI thread for as long as it lasts, also where
+# the service is killed meanwhile. A light flow of the same pod loses nothing beside it.
 #
 #   pod1 ── tt… node1 tartan ══ underlay ══ tartan node2 tt… ── pod2, or cni0 ── veth… ── pod2 (stock bridge plugin)
 #
@@ -23,6 +23,8 @@ PINGS=200
 # Of 100 pings beside the flood.
 MOST_LOST=1
 TRIES=3
+# Datagrams that GRO joins at most (net/ipv4/udp_offload.c, UDP_GRO_CNT_MAX): a queue or a socket counts them as one.
+GATHERED=64
 
 # end_of NODE ADDRESS: the host's end that a pod's route leads to.
 end_of() {
@@ -142,7 +144,8 @@ lost_in_pod() {
     echo $((queue + device + end))
 }
 
-# named_losses: what both nodes count as dropped, by whatever reason and at whatever place.
+# named_losses: what both nodes count as dropped, by whatever reason and at whatever place. Some places count what was gathered as
+# one.
 named_losses() {
     local node
     for node in node1 node2; do
@@ -177,7 +180,7 @@ flood_arrives() {
     at_most "datagrams that arrived" "$sent" "$arrived"
     measured_at_most "of 100 datagrams of the flood lost" 50 $(((sent - arrived) * 100 / sent))
     if [ "$(gathering node1 queues)" = true ]; then equal "datagrams lost in the pod" 0 "$in_pod"; fi
-    if [ "$arrived" -lt "$sent" ]; then [ "$named" -gt 0 ] || fail "$((sent - arrived)) datagrams are lost, and none of them counted"; fi
+    at_most "datagrams lost outside the pod" $((named * GATHERED)) $((sent - arrived - in_pod))
 }
 
 # keep_cores LIST: the threads of both nodes' services run there alone. One that changes cores overtakes itself in the kernel

@@ -124,7 +124,7 @@ have_ended() {
 nothing_left() {
     equal "programs on node1 $1" "" "$(programs_of node1)"
     if ip -n "$PREFIX-node1" link show tartan0-gro >/dev/null 2>&1; then fail "tartan0-gro is there $1"; fi
-    if has_names node1; then fail "programs and tables have names $1"; fi
+    if is_pinned node1; then fail "programs and tables are pinned $1"; fi
 }
 
 say "the kernel path: peer $PEER"
@@ -199,7 +199,7 @@ until_true 5 "the kernel path after another start" kernel_path_in_use node1
 transfer "after another start"
 law_one node1
 
-has_names node1 || fail "programs and tables have no names"
+is_pinned node1 || fail "programs and tables are not pinned"
 KEEPER=$(cat "$LAB_STATE/node1/pid")
 SERVICE=$(pgrep -P "$KEEPER")
 kill -KILL "$KEEPER" "$SERVICE"

@@ -187,6 +187,7 @@ revoke() {
     # The receiver says when what came, once it ends.
     stop "$receiver"
     more_than $((RATE / 2)) arrivals "$DIED" "$ALIVE" || fail "of a flow that goes on $(arrivals "$DIED" "$ALIVE") datagrams came in a second"
+    more_than "$RATE" arrivals "$STARTED_AT" "$CUT_AT" || fail "$(arrivals "$STARTED_AT" "$CUT_AT") datagrams came after the start: the flows before it ended with it"
     measured_at_most "a rule set while node1 was dead: milliseconds from the start to the last datagram" $((INHERITED + LATEST)) \
         "$(latest "$STARTED_AT" "$CUT_AT")"
     for cut in "${CUTS[@]}"; do

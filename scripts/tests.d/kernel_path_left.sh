@@ -7,7 +7,7 @@
 #
 # kernel_path_left.sh WHAT
 #   off        the private port is free, and programs may be loaded
-#   forbidden  no program may be loaded any more (CAP_BPF), and those of before have no names
+#   forbidden  no program may be loaded any more (CAP_BPF), and those of before are not pinned
 #   taken      another process has the private port
 # alone: it measures loss
 # case: off
@@ -57,7 +57,7 @@ unanswered() {
 say "the kernel path is left behind: $WHAT"
 lab_up --pods 1
 set_mode node1 stateless
-has_names node1 || fail "programs and tables have no names"
+is_pinned node1 || fail "programs and tables are not pinned"
 serve pod1
 start_in pod2 python3 "$TOOLS/steady.py" send "$(address_of pod2 4)" 9001 "$(address_of pod1 4)" 9000 "$RATE" options >"$SCRATCH/sent"
 SENDER=$PID
@@ -98,6 +98,6 @@ taken) stop "$TAKER" ;;
 esac
 equal "mode" '"off"' "$(agent_json node1 status | jq .kernel_path.mode)"
 equal "problems" '[]' "$(agent_json node1 status | jq -c '[.problems[].code]')"
-if has_names node1; then fail "programs and tables have names"; fi
+if is_pinned node1; then fail "programs and tables are pinned"; fi
 if is_bound node1 udp "$PRIVATE_PORT"; then fail "a socket has the private port"; fi
 law_one node1

@@ -64,7 +64,7 @@ pub struct Traces {
     pub state_dir: PathBuf,
     /// Where it writes `subnet.env`.
     pub subnet_file: PathBuf,
-    /// Where programs and tables of its kernel path have names.
+    /// Where programs and tables of its kernel path are pinned.
     pub pins: Pins,
     /// It took flannel's place, and gives it back: `subnet.env` stays, and forwarding.
     pub for_flannel: bool,
@@ -237,7 +237,7 @@ async fn remove_idle_devices(netlink: &Netlink, list: &mut Outcomes) {
     }
 }
 
-/// Programs, their names and the VXLAN device of the kernel path. The programs of a pod's end go too: it needs none.
+/// Programs, pins and the VXLAN device of the kernel path. The programs of a pod's end go too: it needs none.
 async fn remove_kernel_path(netlink: &Netlink, traces: &Traces, list: &mut Outcomes) {
     let handle = &netlink.handle;
     // The filters first: what arrives in between is refused by the kernel, as without an agent.
@@ -253,12 +253,15 @@ async fn remove_kernel_path(netlink: &Netlink, traces: &Traces, list: &mut Outco
             Err(error) => list.failed(format!("the {what} of the kernel path"), error),
         }
     }
-    let what = format!("programs and tables in {}", traces.pins.place().display());
+    let what = format!(
+        "programs and tables in {}",
+        traces.pins.directory().display()
+    );
     match traces.pins.remove() {
         Ok(true) => list.done(what, Ok(())),
         Ok(false) => {}
         Err(error) => {
-            let path = traces.pins.place().to_owned();
+            let path = traces.pins.directory().to_owned();
             let source = io::Error::other(error);
             list.failed(what, HostError::RemoveFile { path, source });
         }

@@ -19,7 +19,7 @@
 //!
 //! At each moment what arrives has a socket that is read, or is about to be. The keeper holds programs, tables and both
 //! groups of sockets, so that a service that starts in the midst goes on from there; the order of steps is the same.
-//! Programs and tables have names too, by which they are found where the keeper was killed with its service ([`Pins`]).
+//! Programs and tables are pinned too, and found there where the keeper was killed with its service ([`Pins`]).
 //! A service of another build loads its own programs, makes their tables complete, and then replaces the others.
 
 mod facts;
@@ -117,8 +117,10 @@ pub struct KernelPathControl {
     /// The port at which user space receives while the kernel path is in use.
     port: u16,
     inherited: Inherited,
-    /// Where programs and tables have names, for a service after a kill of this one and its keeper.
+    /// Where programs and tables are pinned, for a service after a kill of this one and its keeper.
     pins: Pins,
+    /// That was done, or is not possible.
+    is_pinned: bool,
     path: Option<SharedPath>,
     /// What its tables follow beside the spec, as far as they have been given any.
     facts: Option<Facts>,
@@ -196,6 +198,7 @@ impl KernelPathControl {
             port: config.kernel_path_port,
             inherited,
             pins: Pins::below(&config.root),
+            is_pinned: false,
             path: None,
             facts: None,
             sent_before: None,

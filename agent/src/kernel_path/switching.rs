@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::engine::Engine;
-use dataplane::kernel_path::{Facts, KernelPath, Program, Sizes};
+use dataplane::kernel_path::{Facts, KernelPath, KernelPathError, Program, Sizes};
 use dataplane::snapshot::Snapshot;
 use dataplane::spec::Spec;
 use tokio::time::sleep;
@@ -96,6 +96,7 @@ impl KernelPathControl {
         path.lock().renew(monotonic())?;
         self.renewed = Some(Instant::now());
         self.attach(with.host, &path, &site).await?;
+        self.pin(&path);
         if let Some(next) = self.inherited.next.take() {
             self.finish_move(with, next).await?;
         }
@@ -175,7 +176,7 @@ impl KernelPathControl {
         let inherited = std::mem::take(&mut self.inherited.descriptors);
         let names = inherited.into_iter().map(|(name, _)| name);
         self.withdraw(with.keeper, names).await?;
-        self.pins.remove()?;
+        self.unpin();
         self.facts = None;
         self.site = None;
         self.is_gone = true;
@@ -207,7 +208,7 @@ impl KernelPathControl {
         for hook in self.known_hooks(host).await? {
             host.detach(&hook).await?;
         }
-        self.pins.remove()?;
+        self.unpin();
         Ok(())
     }
 
@@ -248,21 +249,16 @@ impl KernelPathControl {
             let is_adopted = true;
             return Ok(Loaded { path, is_adopted });
         }
-        let inherited = std::mem::take(&mut self.inherited.descriptors);
-        let names: Vec<String> = inherited.iter().map(|(name, _)| name.clone()).collect();
-        let left = match inherited.is_empty() {
-            true => self.pins.read(),
-            false => Ok(Some(inherited)),
+        let deposited = std::mem::take(&mut self.inherited.descriptors);
+        let names: Vec<String> = deposited.iter().map(|(name, _)| name.clone()).collect();
+        let deposited = (!deposited.is_empty()).then_some(deposited);
+        let adopted = adopt(Ok(deposited));
+        let is_deposited = adopted.is_some();
+        let adopted = match adopted {
+            Some(adopted) => Some(adopted),
+            None => self.adopt_pinned(with.host).await?,
         };
-        let adopted = left.and_then(|left| left.map(KernelPath::adopt).transpose());
-        let adopted = adopted.unwrap_or_else(|error| {
-            info!("the programs in the kernel are loaded anew: {error}");
-            None
-        });
         let is_adopted = adopted.is_some();
-        // After a kill of the keeper they have names, and it has none of them.
-        let has_keeper = is_adopted && !names.is_empty();
-        let has_names = is_adopted && names.is_empty();
         let sendable = adopted.as_ref().map(KernelPath::sendable);
         self.sent_before = sendable.map(|peers| (peers, Instant::now()));
         let path = match adopted {
@@ -272,17 +268,14 @@ impl KernelPathControl {
                 Err(error) => {
                     // The programs and tables of the service before were refused too, and serve no later service.
                     self.withdraw(with.keeper, names).await?;
-                    self.pins.remove()?;
+                    self.unpin();
                     return Err(error.into());
                 }
             },
         };
         let path = SharedPath::new(path);
-        if !has_keeper {
+        if !is_deposited {
             self.deposit(with.keeper, &path, names).await?;
-        }
-        if !has_names {
-            self.pin(&path);
         }
         // Programs of before that are attached still read other tables.
         self.is_orphaned |= !is_adopted;
@@ -290,18 +283,42 @@ impl KernelPathControl {
         Ok(Loaded { path, is_adopted })
     }
 
-    /// Gives programs and tables names. Without them a kill of keeper and service ends the flows, unless systemd keeps the
-    /// descriptors.
-    fn pin(&self, path: &SharedPath) {
-        let place = self.pins.place().display();
+    /// What a service has pinned that was killed with its keeper, if it is what is attached here.
+    async fn adopt_pinned(&self, host: &Host) -> Result<Option<KernelPath>, OffReason> {
+        let Some(adopted) = adopt(self.pins.read()) else {
+            return Ok(None);
+        };
+        let is_attached = host.is_attached(adopted.program(Program::UnderlayIn));
+        Ok(is_attached.await?.then_some(adopted))
+    }
+
+    /// Pins programs and tables that are attached. Otherwise a kill of keeper and service ends the flows, unless systemd keeps
+    /// the descriptors.
+    fn pin(&mut self, path: &SharedPath) {
+        if std::mem::replace(&mut self.is_pinned, true) {
+            return;
+        }
+        let directory = self.pins.directory().display();
         let why = match self.pins.write(&path.lock()) {
             Ok(true) => return,
-            Ok(false) => format!("there is no BPF file system for {place}"),
+            Ok(false) => format!("there is no BPF file system for {directory}"),
             Err(error) => causes(&error),
         };
         info!(
             "kernel path: if keeper and service are killed and systemd does not keep their descriptors, flows end: {why}"
         );
+    }
+
+    /// What stays pinned is not adopted, for it is not attached.
+    fn unpin(&mut self) {
+        self.is_pinned = false;
+        if let Err(error) = self.pins.remove() {
+            let directory = self.pins.directory().display();
+            warn!(
+                "programs and tables of the kernel path stay pinned in {directory}: {}",
+                causes(&error)
+            );
+        }
     }
 
     /// Takes programs and tables of those names out of the keeper's table.
@@ -601,6 +618,15 @@ struct Loaded {
     path: SharedPath,
     /// They were there before this call.
     is_adopted: bool,
+}
+
+/// What an earlier service left, if it is whole and of this build.
+fn adopt(left: Result<Option<Vec<(String, OwnedFd)>>, KernelPathError>) -> Option<KernelPath> {
+    let adopted = left.and_then(|left| left.map(KernelPath::adopt).transpose());
+    adopted.unwrap_or_else(|error| {
+        info!("programs of the service before are not taken over: {error}");
+        None
+    })
 }
 
 fn program_of(path: &SharedPath, program: Program) -> Result<OwnedFd, OffReason> {

@@ -89,6 +89,27 @@ fn a_program_takes_the_place_of_the_one_before() {
     assert!(listed(&namespace).is_empty());
 }
 
+/// A program that was pinned is taken over only where it is attached: another one of its name has other tables.
+#[test]
+fn a_program_is_told_from_another_of_its_name() {
+    let namespace = namespace();
+    let hook = hook(&namespace);
+    let state = namespace.state_dir();
+    namespace.inside(|| async move {
+        let [ours, other] = [(); 2].map(|()| KernelPath::load(SIZES).unwrap());
+        let host = Host::open(&state).await.unwrap();
+        let program = |path: &KernelPath| path.program(Program::PodOut).try_clone_to_owned();
+        let (ours, other) = (program(&ours).unwrap(), program(&other).unwrap());
+        assert!(!host.is_attached(ours.as_fd()).await.unwrap());
+        let name = Program::PodOut.name();
+        host.attach(&hook, name, ours.as_fd()).await.unwrap();
+        assert!(host.is_attached(ours.as_fd()).await.unwrap());
+        assert!(!host.is_attached(other.as_fd()).await.unwrap());
+        let no_program = std::fs::File::open("/dev/null").unwrap();
+        assert!(!host.is_attached(no_program.as_fd()).await.unwrap());
+    });
+}
+
 /// The kernel refuses a program while the device is there: for another protocol than that of the filter that has the
 /// preference, and in a block of filters that has a number. The program before goes all the same.
 #[test]

@@ -10,7 +10,7 @@
 //! in which it was judged, and ends with any of them: one write.
 //!
 //! Programs and tables outlive the service by their descriptors, which the keeper holds ([`KernelPath::descriptors`]), by
-//! the filters that refer to them, and by names in a BPF file system ([`Pins`]). The next service adopts them if they are of
+//! the filters that refer to them, and by pins in a BPF file system ([`Pins`]). The next service adopts them if they are of
 //! the same object.
 
 mod descriptors;
@@ -49,7 +49,7 @@ use kernel::KernelTables;
 use layout::{DIRECTION_WORDS, ON, PRIVATE_PORT, SENT};
 use mirror::Mirror;
 pub use pins::Pins;
-pub use program::Program;
+pub use program::{Program, program_id};
 pub use reasons::PassReason;
 pub use sizes::Sizes;
 pub use traffic::{KernelPathTotals, PeerTraffic, PodTraffic, Traffic};

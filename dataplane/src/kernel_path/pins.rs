@@ -1,17 +1,19 @@
-//! Programs and tables by name, in a BPF file system: a service finds there what one left that was killed with its keeper.
+//! Programs and tables that are pinned in a BPF file system: a service finds there what one left that was killed with its
+//! keeper.
 //!
 //! Theory of operation. Descriptors that the keeper holds end with it, and then only filters refer to the programs: the next
 //! service would load others, with empty tables, and every flow would have to be judged before it leaves the host's stack out
-//! again. So each object has a name too, `/sys/fs/bpf/tartan/<identity>/<object>`. The identity is the one that descriptors are
-//! compared by, and a service reads that directory alone.
+//! again. So each object is pinned too, at `/sys/fs/bpf/tartan/<namespace>/<identity>/<object>`. The namespace is the number of the
+//! network namespace that the programs are attached in: several containers may be nodes of one host. The identity is the one
+//! that descriptors are compared by. What is pinned need not be what is attached: whoever adopts it must ask that first.
 //!
 //! The directory `tartan` must be our user's alone: in a file system that all may write to (the kernel's default mode) another
-//! user could otherwise have programs attached. Where there is no BPF file system, or it cannot be written to, nothing has a name, and
-//! a service goes on as without this.
+//! user could otherwise have programs attached. Where there is no BPF file system, or it cannot be written to, nothing is
+//! pinned, and a service goes on as without this.
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -20,55 +22,76 @@ use rustix::process::geteuid;
 
 use super::descriptors::{self, OBJECT};
 use super::object::{self, TABLES};
-use super::{KernelPath, KernelPathError, Program};
+use super::{KernelPath, KernelPathError, Program, program_id};
 use crate::sys::bpf::pin;
 
-/// The names of one agent's objects.
+/// The pins of one agent.
 #[derive(Clone, Debug)]
 pub struct Pins {
-    place: PathBuf,
+    /// Of all agents.
+    above: PathBuf,
+    directory: PathBuf,
 }
 
 impl Pins {
-    /// Those of the agent whose files are below `root`.
+    /// Those of the agent whose files are below `root`, in the calling thread's network namespace.
     pub fn below(root: &Path) -> Pins {
+        let above = root.join(ABOVE);
+        let namespace = fs::metadata("/proc/thread-self/ns/net");
+        let namespace = namespace.map_or(0, |found| found.ino());
         Pins {
-            place: root.join(PLACE),
+            directory: above.join(namespace.to_string()),
+            above,
         }
     }
 
-    /// The directory of everything that is named.
-    pub fn place(&self) -> &Path {
-        &self.place
+    /// The directory of everything that is pinned.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
-    /// Names what `path` consists of, in the place of all that had names. Returns whether there is a BPF file system.
+    /// Pins what `path` consists of, in the place of all that was pinned. Returns whether there is a BPF file system.
     ///
     /// # Errors
-    /// [`KernelPathError::Kernel`]; [`KernelPathError::Foreign`] where the directory is not ours alone. Then nothing has a
-    /// name.
+    /// [`KernelPathError::Kernel`]; [`KernelPathError::Foreign`] where the directory is not ours alone. Then nothing is
+    /// pinned, or what was pinned before could not be removed.
     pub fn write(&self, path: &KernelPath) -> Result<bool, KernelPathError> {
         if !self.is_possible() {
             return Ok(false);
         }
+        if self.holds(path) {
+            return Ok(true);
+        }
         self.remove()?;
-        let named = self.name_all(path);
-        if named.is_err() {
+        let pinned = self.pin_all(path);
+        if pinned.is_err() {
             // The first error is the one to be told.
             let _ = self.remove();
         }
-        named.map(|()| true)
+        pinned.map(|()| true)
     }
 
-    fn name_all(&self, path: &KernelPath) -> Result<(), KernelPathError> {
-        let directory = self.directory();
+    /// Whether this very path is pinned, and all of it.
+    fn holds(&self, path: &KernelPath) -> bool {
+        let name = Program::UnderlayIn.name();
+        let pinned = self.read().ok().flatten().unwrap_or_default();
+        let program = pinned.iter().find(|(pinned, _)| pinned == name);
+        let id = program.and_then(|(_, program)| program_id(program.as_fd()));
+        id.is_some() && id == program_id(path.program(Program::UnderlayIn))
+    }
+
+    fn pin_all(&self, path: &KernelPath) -> Result<(), KernelPathError> {
+        let directory = self.of_identity();
         let make = || {
             let mut builder = fs::DirBuilder::new();
             builder.mode(0o700);
-            for directory in [&self.place, &directory] {
-                builder.create(directory)?;
+            match builder.create(&self.above) {
+                // Checked when what it held was removed.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => made?,
             }
-            Ok(())
+            builder.create(&self.directory)?;
+            builder.create(&directory)
         };
         make().map_err(|error| failed("make", &directory, error))?;
         for (name, descriptor) in path.descriptors() {
@@ -81,12 +104,12 @@ impl Pins {
         Ok(())
     }
 
-    /// What [`KernelPath::adopt`] takes, of this service's object; `None` where nothing of it has a name.
+    /// What [`KernelPath::adopt`] takes, of this service's object; `None` where nothing of it is pinned.
     ///
     /// # Errors
-    /// As [`Pins::write`].
+    /// [`KernelPathError::Kernel`], where a part of it is missing too; [`KernelPathError::Foreign`] where the directory is not ours alone.
     pub fn read(&self) -> Result<Option<Vec<(String, OwnedFd)>>, KernelPathError> {
-        let directory = self.directory();
+        let directory = self.of_identity();
         if !directory.is_dir() {
             return Ok(None);
         }
@@ -101,44 +124,53 @@ impl Pins {
         Ok(Some(held))
     }
 
-    /// Takes every name away. Returns whether there was one. Objects that a filter or a descriptor refers to live on.
+    /// Removes every pin, of whatever object. Returns whether there was one. Objects that a filter or a descriptor refers to
+    /// live on.
     ///
     /// # Errors
-    /// As [`Pins::write`].
+    /// As [`Pins::read`].
     pub fn remove(&self) -> Result<bool, KernelPathError> {
-        if fs::symlink_metadata(&self.place).is_err_and(|error| error.kind() == ErrorKind::NotFound)
-        {
+        if is_absent(&self.above) {
             return Ok(false);
         }
         self.check()?;
-        let removed = fs::remove_dir_all(&self.place);
-        removed.map_err(|error| failed("remove", &self.place, error))?;
-        Ok(true)
+        let is_there = !is_absent(&self.directory);
+        if is_there {
+            let removed = fs::remove_dir_all(&self.directory);
+            removed.map_err(|error| failed("remove", &self.directory, error))?;
+        }
+        // Another agent's may be in it.
+        let _ = fs::remove_dir(&self.above);
+        Ok(is_there)
     }
 
-    fn directory(&self) -> PathBuf {
-        self.place.join(format!("{:016x}", object::identity()))
+    fn of_identity(&self) -> PathBuf {
+        self.directory.join(format!("{:016x}", object::identity()))
     }
 
-    /// Whether the directory above is in a BPF file system.
+    /// Whether the directory is to be in a BPF file system.
     fn is_possible(&self) -> bool {
-        let above = self.place.parent().and_then(|above| statfs(above).ok());
-        above.is_some_and(|found| found.f_type == BPF_FS_MAGIC)
+        let parent = self.above.parent().and_then(|parent| statfs(parent).ok());
+        parent.is_some_and(|found| found.f_type == BPF_FS_MAGIC)
     }
 
-    /// That the directory is one that no other user can write to.
+    /// That no other user can write to the directory.
     fn check(&self) -> Result<(), KernelPathError> {
-        let found = fs::symlink_metadata(&self.place)
-            .map_err(|error| failed("look at", &self.place, error))?;
+        let found = fs::symlink_metadata(&self.above)
+            .map_err(|error| failed("look at", &self.above, error))?;
         let is_ours = found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0;
         if found.is_dir() && is_ours {
             return Ok(());
         }
         Err(KernelPathError::Foreign {
-            name: self.place.display().to_string(),
+            name: self.above.display().to_string(),
             found: "it is no directory of our user's alone: remove it".to_owned(),
         })
     }
+}
+
+fn is_absent(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 fn failed(doing: &'static str, path: &Path, source: io::Error) -> KernelPathError {
@@ -149,6 +181,7 @@ fn failed(doing: &'static str, path: &Path, source: io::Error) -> KernelPathErro
     }
 }
 
-const PLACE: &str = "sys/fs/bpf/tartan";
+/// Below the root.
+const ABOVE: &str = "sys/fs/bpf/tartan";
 /// linux/magic.h
 const BPF_FS_MAGIC: FsWord = 0xcafe_4a11;

@@ -1,5 +1,7 @@
 //! The programs of the object.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
+
 /// A program of the object (`dataplane/bpf/`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Program {
@@ -39,4 +41,13 @@ impl Program {
             Program::PodIn => "pod_in",
         }
     }
+}
+
+/// The kernel's number of a program that is loaded: `/proc` says it of every descriptor (linux/kernel/bpf/syscall.c,
+/// bpf_prog_show_fdinfo). `None` of a descriptor of anything else, or without `/proc`.
+pub fn program_id(program: BorrowedFd<'_>) -> Option<u32> {
+    let path = format!("/proc/self/fdinfo/{}", program.as_raw_fd());
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("prog_id:"));
+    line?.trim().parse().ok()
 }

@@ -37,8 +37,8 @@ restarted() {
     [ "$(service_pid "$1")" != "$2" ] && kernel_path_in_use "$1"
 }
 
-# has_names NODE: programs and tables have names in the node's BPF file system.
-has_names() {
+# is_pinned NODE: programs and tables are pinned in the node's BPF file system.
+is_pinned() {
     [ -e "$LAB_STATE/$1/sys/fs/bpf/tartan" ]
 }
 

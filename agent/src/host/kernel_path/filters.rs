@@ -9,6 +9,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use dataplane::kernel_path::program_id;
 use futures_util::TryStreamExt;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -250,14 +251,6 @@ fn program_name(message: &TcMessage) -> Option<&str> {
             _ => None,
         })
     })
-}
-
-/// The number of a program that is loaded: `/proc` says it of every descriptor.
-fn program_id(program: BorrowedFd<'_>) -> Option<u32> {
-    let path = format!("/proc/self/fdinfo/{}", program.as_raw_fd());
-    let text = std::fs::read_to_string(path).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("prog_id:"));
-    line?.trim().parse().ok()
 }
 
 async fn list(handle: &Handle, hook: &Hook) -> Result<Vec<TcMessage>, HostError> {

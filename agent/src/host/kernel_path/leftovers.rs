@@ -1,7 +1,9 @@
 //! What the kernel path leaves on a node: found without an agent, and removed.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use dataplane::kernel_path::program_id;
 use encap::Mac;
 use rtnetlink::Handle;
 
@@ -20,6 +22,18 @@ impl Host {
     pub async fn hooks_of_kernel_path(&self) -> Result<Vec<Hook>, HostError> {
         let found = found_filters(&self.netlink.handle).await?;
         Ok(found.into_iter().map(|(hook, _)| hook).collect())
+    }
+
+    /// Whether that very program is attached anywhere, and not another one of its name.
+    ///
+    /// # Errors
+    /// The kernel's refusal to list.
+    pub async fn is_attached(&self, program: BorrowedFd<'_>) -> Result<bool, HostError> {
+        let Some(id) = program_id(program) else {
+            return Ok(false);
+        };
+        let found = found_filters(&self.netlink.handle).await?;
+        Ok(found.iter().any(|(_, attached)| attached.id == id))
     }
 
     /// Detaches the programs of ours of that name from every device. Returns the devices.

@@ -28,7 +28,7 @@
 //! voids it, whichever of the two this thread reads first. Peers that go or change, and pods without an interface of their
 //! own, are the control loop's (`follow`).
 //!
-//! **Start.** What changed while no thread watched was announced to none. A service that starts does not end the flows of the
+//! **Start.** What changed while no thread watched is not announced later. A service that starts does not end the flows of the
 //! one before it, for it may be killed before they are installed anew: it begins an epoch beside theirs, in which one packet
 //! a second of each passes the host's stack to propose it. Those that no packet has proposed within 3 s end.
 //!

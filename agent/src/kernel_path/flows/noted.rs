@@ -53,7 +53,7 @@ impl Noted {
         }
     }
 
-    /// Whether the flow may have an entry that holds. False only where it has none.
+    /// Whether the flow may have an entry that holds and was installed by this thread. False only where it has none.
     pub(super) fn may_have(&self, direction: Direction, key: &FlowKey) -> bool {
         let (word, bit) = self.place(direction, key);
         let words = [self.current.get(word), self.previous.get(word)];

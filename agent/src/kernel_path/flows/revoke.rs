@@ -42,7 +42,7 @@ use crate::nfnetlink::message::message_type;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Cause {
-    /// Flows of the service before, whose changes nobody watched for a while, were not proposed anew in time.
+    /// Flows that a service before this one judged were not proposed anew in time.
     Start,
     /// Another process changed rules of nf_tables.
     Rules,

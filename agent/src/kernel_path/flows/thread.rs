@@ -113,7 +113,9 @@ impl Work {
                 return Ok(());
             }
             let facts = Arc::clone(&self.facts.borrow_and_update());
-            let (table, counts, noted) = (&self.table, &self.counts, &self.noted);
+            let (table, counts) = (&self.table, &self.counts);
+            // Flows that another service installed were noted there.
+            let noted = self.inherited_until.is_none().then_some(&self.noted);
             let mut failure = None;
             let mut revoke = |effect| {
                 if let Err(error) = apply(table, counts, noted, effect) {
@@ -297,7 +299,7 @@ impl Work {
 fn apply(
     table: &FlowTable,
     counts: &FlowCounts,
-    noted: &Noted,
+    noted: Option<&Noted>,
     effect: Effect,
 ) -> Result<(), KernelPathError> {
     match effect {
@@ -316,7 +318,7 @@ fn apply(
             let mut was_there = false;
             for key in [original, reply] {
                 for direction in [Direction::Outbound, Direction::Inbound] {
-                    if noted.may_have(direction, &key) {
+                    if noted.is_none_or(|noted| noted.may_have(direction, &key)) {
                         was_there |= table.remove(direction, &key)?;
                     }
                 }

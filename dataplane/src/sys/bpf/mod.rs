@@ -1,4 +1,4 @@
-//! What the kernel path needs of bpf(2) beyond safe code: the tables' entries as plain bytes, and names of objects.
+//! What the kernel path needs of bpf(2) beyond safe code: the tables' entries as plain bytes, and pins.
 
 pub(crate) mod pin;
 

@@ -1,4 +1,4 @@
-//! Names of programs and tables in a BPF file system (bpf(2), `BPF_OBJ_PIN` and `BPF_OBJ_GET`).
+//! Pins of programs and tables in a BPF file system (bpf(2), `BPF_OBJ_PIN` and `BPF_OBJ_GET`).
 
 use std::ffi::CString;
 use std::io;
@@ -15,19 +15,19 @@ struct ObjectAttributes {
     file_flags: u32,
 }
 
-/// Names a program or a table, so that it outlives whoever holds it.
+/// Pins a program or a table, so that it outlives whoever holds it.
 ///
 /// # Errors
-/// Of the kernel: EPERM outside a BPF file system or without CAP_BPF, EEXIST, EROFS.
+/// Of the kernel: EPERM outside a BPF file system, EEXIST, EACCES, EROFS.
 pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let bpf_fd = u32::try_from(object.as_raw_fd()).map_err(io::Error::other)?;
     call(BPF_OBJ_PIN, path, bpf_fd).map(drop)
 }
 
-/// Opens what has that name.
+/// Opens what is pinned there.
 ///
 /// # Errors
-/// Of the kernel: ENOENT, EACCES, EPERM without CAP_BPF.
+/// Of the kernel: ENOENT, EACCES; EPERM in older kernels without CAP_BPF.
 pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
     let descriptor = call(BPF_OBJ_GET, path, 0)?;
     // WHY: the kernel gives a number.
@@ -42,7 +42,7 @@ fn call(command: libc::c_int, path: &Path, bpf_fd: u32) -> io::Result<RawFd> {
         bpf_fd,
         file_flags: 0,
     };
-    // WHY: no crate that is used here names an object of which it has nothing but a descriptor.
+    // WHY: no crate that is used here pins an object of which it has nothing but a descriptor.
     // SAFETY: the kernel reads as many bytes as it is told, which are those of the attributes, and the path up to its NUL;
     // both live longer than the call, and neither command writes to them.
     let outcome = unsafe {
