@@ -23,12 +23,13 @@
 static __always_inline bool is_as_judged(const struct flow *flow, const struct settings *set, const struct peer *peer,
 					 const struct pod *pod)
 {
-	/* The kernel writes an entry from its beginning to its end, and `epoch` stands first in it: an oldest epoch of now
-	 * beside a present one of before would be the age of every flow. Epochs wrap. */
-	__u32 oldest = *(const volatile __u32 *)&set->oldest_epoch;
-	__u32 epoch = *(const volatile __u32 *)&set->epoch;
+	__u32 epoch = set->epoch, left = epoch - set->oldest_epoch;
 
-	return epoch - flow->epoch <= epoch - oldest && flow->peer_generation == peer->generation &&
+	/* Epochs wrap. While control writes the entry a program may see an oldest epoch that is later than the present one:
+	 * then only flows of the present one are followed. */
+	if ((__s32)left < 0)
+		left = 0;
+	return epoch - flow->epoch <= left && flow->peer_generation == peer->generation &&
 	       flow->pod_generation == pod->generation && flow->ifindex == pod->ifindex;
 }
 

@@ -56,8 +56,8 @@ struct settings {
 	/* MAC of the tunnel device, where it is a TAP. */
 	__u8 tunnel_mac[6];
 	__u16 pad;
-	/* Flows are followed that were judged in this epoch or a later one. It is less than `epoch` only while a service
-	 * that has just started has those judged anew that the one before it judged. */
+	/* Flows are followed that were judged in this epoch or a later one. It is earlier than `epoch` only for the first
+	 * seconds of a service: meanwhile the flows that the service before it installed are judged anew. */
 	__u32 oldest_epoch;
 };
 

@@ -84,8 +84,10 @@ fn programs_and_tables_outlive_whoever_held_them() {
     let epoch = path.flows().unwrap().next_epoch().unwrap();
     assert!(pins.write(&path).unwrap());
     // Neither directory is for others to look into.
-    let mode = fs::metadata(pins.directory()).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o700);
+    for directory in [pins.directory(), above(&pins)] {
+        let mode = fs::metadata(directory).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
     let objects = path.descriptors().len() - 1;
     assert_eq!(names(pins.directory()).len(), objects + 1);
     // What is pinned already is not pinned anew: there is no moment without it.
@@ -99,7 +101,7 @@ fn programs_and_tables_outlive_whoever_held_them() {
     let path = KernelPath::adopt(found).unwrap();
     assert_eq!(path.flows().unwrap().epoch(), epoch);
     assert_eq!(path.sizes(), SIZES);
-    // What is loaded next has the names from then on.
+    // What is loaded next takes their place.
     let other = KernelPath::load(SIZES).unwrap();
     assert!(pins.write(&other).unwrap());
     assert_ne!(number(&pins), before);
@@ -192,7 +194,7 @@ fn a_directory_that_others_may_write_to_is_refused() {
 }
 
 #[test]
-fn without_a_bpf_file_system_nothing_has_a_name() {
+fn without_a_bpf_file_system_nothing_is_pinned() {
     let root = Root::without();
     let path = KernelPath::load(SIZES).unwrap();
     assert!(!root.pins().write(&path).unwrap());

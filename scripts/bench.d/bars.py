@@ -137,10 +137,10 @@ def others(result):
     found = []
     for underlay in result.values:
         for figure in FIGURES:
-            udp, vxlan = result.median(underlay, "udp", figure), result.median(underlay, "vxlan", figure)
-            if udp is None or not vxlan:
+            ratio = result.against(underlay, "udp", "vxlan", figure)
+            if ratio is None:
                 continue
-            worse = loss(figure, udp / vxlan)
+            worse = loss(figure, ratio)
             found.append(("%s, %s: udp %.0f %% behind vxlan (≤ %.0f %%)" % (underlay, figure, 100 * max(worse, 0), 100 * BESIDE), worse <= BESIDE))
         for figure in SCALED:
             ratio = result.against(underlay, "auto-scale", "auto", figure)

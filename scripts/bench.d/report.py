@@ -101,11 +101,12 @@ class Result:
         virtual machine may work faster in some rounds than in others, and medians of few rounds would mix them. At scale
         the two are measured one after the other, and there it is the multiple of the medians."""
         ours, theirs = (self.values.get(underlay, {}).get(name, {}).get(figure) or [] for name in (path, other))
-        if not ours or not all(theirs) or not theirs:
+        if not ours or not theirs:
             return None
         if underlay.endswith(AT_SCALE) or len(ours) != len(theirs):
-            return statistics.median(ours) / statistics.median(theirs)
-        return statistics.median(one / beside for one, beside in zip(ours, theirs))
+            ours, theirs = [statistics.median(ours)], [statistics.median(theirs)]
+        ratios = [one / beside for one, beside in zip(ours, theirs) if beside]
+        return statistics.median(ratios) if ratios else None
 
     def machine(self):
         """Where and of what it was measured."""

@@ -256,7 +256,7 @@ impl KernelPathControl {
         let is_deposited = adopted.is_some();
         let adopted = match adopted {
             Some(adopted) => Some(adopted),
-            None => self.adopt_pinned(with.host).await?,
+            None => self.adopt_pinned(with.host).await,
         };
         let is_adopted = adopted.is_some();
         let sendable = adopted.as_ref().map(KernelPath::sendable);
@@ -284,12 +284,16 @@ impl KernelPathControl {
     }
 
     /// What a service has pinned that was killed with its keeper, if it is what is attached here.
-    async fn adopt_pinned(&self, host: &Host) -> Result<Option<KernelPath>, OffReason> {
-        let Some(adopted) = adopt(self.pins.read()) else {
-            return Ok(None);
-        };
+    async fn adopt_pinned(&self, host: &Host) -> Option<KernelPath> {
+        let adopted = adopt(self.pins.read())?;
         let is_attached = host.is_attached(adopted.program(Program::UnderlayIn));
-        Ok(is_attached.await?.then_some(adopted))
+        match is_attached.await {
+            Ok(is_attached) => is_attached.then_some(adopted),
+            Err(error) => {
+                info!("what is pinned is not taken over: {}", causes(&error));
+                None
+            }
+        }
     }
 
     /// Pins programs and tables that are attached. Otherwise a kill of keeper and service ends the flows, unless systemd keeps
@@ -309,7 +313,7 @@ impl KernelPathControl {
         );
     }
 
-    /// What stays pinned is not adopted, for it is not attached.
+    /// What stays pinned is adopted only while it is attached.
     fn unpin(&mut self) {
         self.is_pinned = false;
         if let Err(error) = self.pins.remove() {

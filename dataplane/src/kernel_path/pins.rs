@@ -30,7 +30,10 @@ use crate::sys::bpf::pin;
 pub struct Pins {
     /// Of all agents.
     above: PathBuf,
+    /// Of this one.
     directory: PathBuf,
+    /// The namespace is known, so that the directory is no other agent's.
+    is_known: bool,
 }
 
 impl Pins {
@@ -38,19 +41,20 @@ impl Pins {
     pub fn below(root: &Path) -> Pins {
         let above = root.join(ABOVE);
         let namespace = fs::metadata("/proc/thread-self/ns/net");
-        let namespace = namespace.map_or(0, |found| found.ino());
+        let namespace = namespace.ok().map(|found| found.ino());
         Pins {
-            directory: above.join(namespace.to_string()),
+            directory: above.join(namespace.unwrap_or_default().to_string()),
+            is_known: namespace.is_some(),
             above,
         }
     }
 
-    /// The directory of everything that is pinned.
+    /// The directory of everything that this agent has pinned.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Pins what `path` consists of, in the place of all that was pinned. Returns whether there is a BPF file system.
+    /// Pins what `path` consists of, in the place of all that this agent had pinned. Returns whether there is a BPF file system.
     ///
     /// # Errors
     /// [`KernelPathError::Kernel`]; [`KernelPathError::Foreign`] where the directory is not ours alone. Then nothing is
@@ -82,18 +86,17 @@ impl Pins {
 
     fn pin_all(&self, path: &KernelPath) -> Result<(), KernelPathError> {
         let directory = self.of_identity();
-        let make = || {
-            let mut builder = fs::DirBuilder::new();
-            builder.mode(0o700);
-            match builder.create(&self.above) {
-                // Checked when what it held was removed.
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                made => made?,
-            }
-            builder.create(&self.directory)?;
-            builder.create(&directory)
+        let make = |directory: &Path| {
+            let made = fs::DirBuilder::new().mode(0o700).create(directory);
+            made.map_err(|error| failed("make", directory, error))
         };
-        make().map_err(|error| failed("make", &directory, error))?;
+        if is_absent(&self.above) {
+            make(&self.above)?;
+        }
+        // Another user may have made it a moment ago.
+        self.check()?;
+        make(&self.directory)?;
+        make(&directory)?;
         for (name, descriptor) in path.descriptors() {
             if name == OBJECT {
                 continue;
@@ -110,7 +113,7 @@ impl Pins {
     /// [`KernelPathError::Kernel`], where a part of it is missing too; [`KernelPathError::Foreign`] where the directory is not ours alone.
     pub fn read(&self) -> Result<Option<Vec<(String, OwnedFd)>>, KernelPathError> {
         let directory = self.of_identity();
-        if !directory.is_dir() {
+        if !self.is_known || !directory.is_dir() {
             return Ok(None);
         }
         self.check()?;
@@ -124,7 +127,7 @@ impl Pins {
         Ok(Some(held))
     }
 
-    /// Removes every pin, of whatever object. Returns whether there was one. Objects that a filter or a descriptor refers to
+    /// Removes every pin of this agent, of whatever object. Returns whether there was one. Objects that a filter or a descriptor refers to
     /// live on.
     ///
     /// # Errors
@@ -151,7 +154,7 @@ impl Pins {
     /// Whether the directory is to be in a BPF file system.
     fn is_possible(&self) -> bool {
         let parent = self.above.parent().and_then(|parent| statfs(parent).ok());
-        parent.is_some_and(|found| found.f_type == BPF_FS_MAGIC)
+        self.is_known && parent.is_some_and(|found| found.f_type == BPF_FS_MAGIC)
     }
 
     /// That no other user can write to the directory.

@@ -90,7 +90,6 @@ impl Settings {
 
     /// Whether flows that were judged in `epoch` are followed.
     pub(super) fn follows(&self, epoch: u32) -> bool {
-        let age = self.epoch.wrapping_sub(epoch);
-        age <= self.epoch.wrapping_sub(self.oldest_epoch)
+        self.epoch.wrapping_sub(epoch) <= self.epoch.wrapping_sub(self.oldest_epoch)
     }
 }

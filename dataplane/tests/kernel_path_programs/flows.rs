@@ -779,6 +779,8 @@ fn a_flow_of_no_epoch_that_is_left_is_stale() {
     for (epoch, oldest_epoch, of_flow) in [
         (EPOCH + 1, EPOCH, EPOCH - 1),
         (EPOCH + 1, EPOCH, EPOCH + 2),
+        // As control writes them: the new oldest one beside the present one of before.
+        (EPOCH, EPOCH + 1, EPOCH - 1),
         (1, u32::MAX, u32::MAX - 1),
         (1, u32::MAX, 2),
     ] {

@@ -73,6 +73,8 @@ def pairs():
     paths["auto"]["tcp1"] = [4.0, 2.0]
     assert result.against("wire", "auto", "kernel", "tcp1") == 0.75
     paths["kernel"]["tcp1"] = [4.0, 0.0]
+    assert result.against("wire", "auto", "kernel", "tcp1") == 1.0
+    paths["kernel"]["tcp1"] = [0.0, 0.0]
     assert result.against("wire", "auto", "kernel", "tcp1") is None
 
 

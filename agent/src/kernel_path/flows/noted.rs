@@ -2,7 +2,8 @@
 //!
 //! Theory of operation. The kernel announces every connection that it forgets, and most never had an entry: to ask the
 //! tables for each direction of each would take three quarters of the flow thread's time where connections are short. So
-//! the thread notes what it installs, one bit by a hash of the flow, and asks for nothing else. A bit may be another
+//! the thread notes what it installs, one bit by a hash of the flow, and asks for nothing else (in its first seconds, while flows
+//! of another service are left, for all). A bit may be another
 //! flow's; then it asks in vain. An entry that is not installed again ends after [`LIFETIME`], so a bit may go after that:
 //! two tables of bits take turns, and memory does not grow with flows.
 
