@@ -69,7 +69,9 @@ clean_node() {
     stateless | auto) [ -n "$objects" ] || fail "$node held no BPF program: nothing is shown by their end" ;;
     esac
     until_true 5 "no BPF object of $node is left" no_objects "$objects"
-    left=$(find "$LAB_STATE/$node" -mindepth 1 ! -name net-conf.json ! -name nodes.toml ! -name log ! -name pid -type f)
+    # The kernel's own files in a BPF file system are no pins (kernel/bpf/preload).
+    left=$(find "$LAB_STATE/$node" -mindepth 1 ! -name net-conf.json ! -name nodes.toml ! -name log ! -name pid \
+        ! -path "*/sys/fs/bpf/*.debug" -type f)
     equal "files that cleanup left on $node" '' "$left"
     tartan "$node" cleanup || fail "a second cleanup on $node ended with code $?"
 }

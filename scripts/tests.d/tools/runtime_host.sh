@@ -29,6 +29,10 @@ private_run() {
 
 # The namespaces of others are not to live longer for being seen from here.
 if mountpoint -q /run/netns; then umount --recursive --lazy /run/netns; fi
+# Nor the BPF file systems of nodes, of this lab or of another that is up beside it.
+for place in "${STATE%/*}"/*/node*/sys/fs/bpf; do
+    if mountpoint -q "$place"; then umount "$place"; fi
+done
 mount -t tmpfs -o mode=711 runtime-host "$BASE"
 mkdir -p "$BASE/run" "$BASE/rootfs"
 for directory in /etc /opt /var/lib; do changeable "$directory"; done
