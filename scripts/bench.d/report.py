@@ -53,7 +53,7 @@ ALONE = ("udp64-arrived", "udp1400-arrived", "connect-failed", "stolen", "drops"
 
 
 # Behind the name of an underlay: paths beside many flows.
-AT_SCALE = " at scale"
+SCALE_LABEL = " at scale"
 
 
 class Result:
@@ -103,7 +103,7 @@ class Result:
         ours, theirs = (self.values.get(underlay, {}).get(name, {}).get(figure) or [] for name in (path, other))
         if not ours or not theirs:
             return None
-        if underlay.endswith(AT_SCALE) or len(ours) != len(theirs):
+        if underlay.endswith(SCALE_LABEL) or len(ours) != len(theirs):
             ours, theirs = [statistics.median(ours)], [statistics.median(theirs)]
         ratios = [one / beside for one, beside in zip(ours, theirs) if beside]
         return statistics.median(ratios) if ratios else None
@@ -136,7 +136,7 @@ class Result:
         if len(values) > 1:
             text += " (%s–%s)" % (short(figure, min(values)), short(figure, max(values)))
         # At scale each path is measured beside itself, not by rotation with the others.
-        ratio = None if underlay.endswith(AT_SCALE) else self.ratio(underlay, path, figure)
+        ratio = None if underlay.endswith(SCALE_LABEL) else self.ratio(underlay, path, figure)
         if ratio is not None and path != "kernel" and figure not in ALONE:
             text += " [%.2f]" % ratio
         return text

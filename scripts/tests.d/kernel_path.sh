@@ -117,10 +117,6 @@ guards_private_port() {
     nft_in node2 "delete table ip guarded"
 }
 
-have_ended() {
-    ! kill -0 "$@" 2>/dev/null
-}
-
 nothing_left() {
     equal "programs on node1 $1" "" "$(programs_of node1)"
     if ip -n "$PREFIX-node1" link show tartan0-gro >/dev/null 2>&1; then fail "tartan0-gro is there $1"; fi

@@ -5,7 +5,7 @@
 //! service would load others, with empty tables, and every flow would have to be judged before it leaves the host's stack out
 //! again. So each object is pinned too, at `/sys/fs/bpf/tartan/<namespace>/<identity>/<object>`. The namespace is the number of the
 //! network namespace that the programs are attached in: several containers may be nodes of one host. The identity is the one
-//! that descriptors are compared by. What is pinned need not be what is attached: whoever adopts it must ask that first.
+//! that descriptors are compared by. A pinned program need not be the one that is attached: a caller adopts it only after it has compared the two.
 //!
 //! The directory `tartan` must be our user's alone: in a file system that all may write to (the kernel's default mode) another
 //! user could otherwise have programs attached. Where there is no BPF file system, or it cannot be written to, nothing is
@@ -110,7 +110,8 @@ impl Pins {
     /// What [`KernelPath::adopt`] takes, of this service's object; `None` where nothing of it is pinned.
     ///
     /// # Errors
-    /// [`KernelPathError::Kernel`], where a part of it is missing too; [`KernelPathError::Foreign`] where the directory is not ours alone.
+    /// [`KernelPathError::Kernel`], where a part of it is missing too; [`KernelPathError::Foreign`] where the directory is not
+    /// ours alone.
     pub fn read(&self) -> Result<Option<Vec<(String, OwnedFd)>>, KernelPathError> {
         let directory = self.of_identity();
         if !self.is_known || !directory.is_dir() {
@@ -127,8 +128,8 @@ impl Pins {
         Ok(Some(held))
     }
 
-    /// Removes every pin of this agent, of whatever object. Returns whether there was one. Objects that a filter or a descriptor refers to
-    /// live on.
+    /// Removes every pin of this agent, those of other builds' objects too. Returns whether there was one. Objects that a
+    /// filter or a descriptor refers to live on.
     ///
     /// # Errors
     /// As [`Pins::read`].

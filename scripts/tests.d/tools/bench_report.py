@@ -65,11 +65,11 @@ def pairs():
     """A machine that is twice as fast in some rounds: each round is judged by itself, and at scale the medians."""
     result = report.Result(3, 1.0)
     paths = {"auto": {"tcp1": [4.0, 2.0, 2.0]}, "kernel": {"tcp1": [4.0, 4.0, 2.0]}}
-    result.values = {"wire": paths, "wire" + report.AT_SCALE: paths}
+    result.values = {"wire": paths, "wire" + report.SCALE_LABEL: paths}
     assert result.against("wire", "auto", "kernel", "tcp1") == 1.0
-    assert result.against("wire" + report.AT_SCALE, "auto", "kernel", "tcp1") == 0.5
+    assert result.against("wire" + report.SCALE_LABEL, "auto", "kernel", "tcp1") == 0.5
     assert result.against("wire", "auto", "direct", "tcp1") is None
-    # One measurement is missing: which one, nobody knows.
+    # One measurement is missing, and the rest cannot be paired.
     paths["auto"]["tcp1"] = [4.0, 2.0]
     assert result.against("wire", "auto", "kernel", "tcp1") == 0.75
     paths["kernel"]["tcp1"] = [4.0, 0.0]

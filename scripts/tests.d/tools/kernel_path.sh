@@ -37,6 +37,14 @@ restarted() {
     [ "$(service_pid "$1")" != "$2" ] && kernel_path_in_use "$1"
 }
 
+# have_ended PID...: none of the processes runs. One that its parent has not waited for yet has no program any more.
+have_ended() {
+    local pid
+    for pid in "$@"; do
+        if readlink "/proc/$pid/exe" >/dev/null; then return 1; fi
+    done
+}
+
 # is_pinned NODE: programs and tables are pinned in the node's BPF file system.
 is_pinned() {
     [ -e "$LAB_STATE/$1/sys/fs/bpf/tartan" ]

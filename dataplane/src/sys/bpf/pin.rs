@@ -15,7 +15,7 @@ struct ObjectAttributes {
     file_flags: u32,
 }
 
-/// Pins a program or a table, so that it outlives whoever holds it.
+/// Pins a program or a table: it stays when the last descriptor of it is closed.
 ///
 /// # Errors
 /// Of the kernel: EPERM outside a BPF file system, EEXIST, EACCES, EROFS.
