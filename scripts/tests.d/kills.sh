@@ -68,7 +68,9 @@ holds() {
     open_in "$(service_of "$1")"
     echo "processes: $(pgrep -c -f -- "--root $LAB_STATE/$1 run")"
     echo "queues: $(ip -n "$PREFIX-$1" -d -j link show dev tartan0 | jq -c '.[0].linkinfo.info_data | [.numqueues, .numdisabled]')"
-    for table in udp udp6 raw raw6 packet netlink unix; do echo "sockets, $table: $(wc -l <"/proc/$keeper/net/$table")"; done
+    # Not those of netlink: the kernel lists one from its first use on (netlink_autobind), which comes when it comes. Each is
+    # a descriptor of the two processes above.
+    for table in udp udp6 raw raw6 packet unix; do echo "sockets, $table: $(wc -l <"/proc/$keeper/net/$table")"; done
     find "$LAB_STATE/$1/run" "$LAB_STATE/$1/var" -printf '%P %y\n' | sort
 }
 
