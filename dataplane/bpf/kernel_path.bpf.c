@@ -5,7 +5,8 @@
  * Theory of operation: control mirrors its tables into maps (tables.h); six programs of traffic control read them.
  * Each takes over exactly those packets of which it can make every check that user space makes, with the same result,
  * and passes on all others: TC_ACT_UNSPEC, so that the next filter, and then user space or the host's stack, has them.
- * Nothing is refused here that user space would deliver, and nothing delivered that it would refuse.
+ * Nothing is refused here that user space would deliver, and nothing delivered that it would refuse. A seventh, the filter
+ * of a socket (forgotten.h), reads the tables of flows.
  *
  *	out	pod --veth--> pod_out --flow known--> underlay
  *		                 \--> host's stack --> tunnel device --> tunnel_out --peer known--> underlay
@@ -46,6 +47,7 @@
 #include "decapsulate.h"
 #include "encapsulate.h"
 #include "flow.h"
+#include "forgotten.h"
 #include "maps.h"
 #include "parse.h"
 #include "reasons.h"
@@ -557,4 +559,11 @@ int pod_in(struct __sk_buff *skb)
 	post(ends_at_socket(skb, pod, &inner.key) ? EVENT_FLOW_IN_SOCKET : EVENT_FLOW_IN, number, set->epoch, 0,
 	     &inner.key);
 	return TC_ACT_UNSPEC;
+}
+
+/* Filter of the flow thread's socket for forgotten connections: how many bytes of an announcement the thread is to have. */
+SEC("socket/forgotten")
+int forgotten(struct __sk_buff *skb)
+{
+	return may_concern_flow(skb) ? skb->len : 0;
 }

@@ -1,7 +1,7 @@
 //! The tables of the kernel path in this kernel: what is written is what a lookup gives, descriptors hand everything to the
 //! next service, flows and counters.
 //!
-//! Needs root (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN); fails, never skips, without. Nothing is attached: no packet meets a program here.
+//! Needs root (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN) and, for what is announced, conntrack(8); fails, never skips, without. Nothing is attached: no packet meets a program here.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,7 +12,7 @@
 )]
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -29,8 +29,13 @@ use dataplane::spec::{ClusterSpec, LocalSpec, NodeSpec, PeerSpec, Spec};
 use encap::{Format, Mac, Vni};
 use etherparse::PacketBuilder;
 use ipnet::IpNet;
+use rtnetlink::sys::Socket;
+use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+use testbed::Namespace;
 
+/// linux/netfilter/nfnetlink.h
+const NFNLGRP_CONNTRACK_DESTROY: u32 = 3;
 const SIZES: Sizes = Sizes {
     peers: 1_024,
     pods: 1_024,
@@ -318,6 +323,67 @@ fn flows_are_installed_only_for_what_the_tables_have() {
     assert!(!alive(&path));
     assert_eq!(path.next_epoch().unwrap(), epoch + 2);
     assert_eq!(flows.epoch(), epoch + 2);
+}
+
+/// Of the ends of connections that this kernel announces, the socket gets those alone of which a direction has an entry.
+#[test]
+fn the_end_of_a_connection_without_an_entry_is_not_announced() {
+    let node = Namespace::new("forgotten");
+    let (pod, remote) = (out().source, grant(Direction::Inbound, 0).key.source);
+    node.ip("link set lo up");
+    node.ip(&format!("address add {pod}/32 dev lo"));
+    node.ip(&format!("address add {remote}/32 dev lo"));
+    // Without a rule that asks for them, the kernel tracks no connections.
+    node.shell("nft 'table ip tracked { chain out { type filter hook output priority 0; ct state invalid drop; }; }'");
+    let told = spec(3);
+    let mut path = KernelPath::load(SIZES).unwrap();
+    path.follow(&told, &facts(&told)).unwrap();
+    let flows = path.flows().unwrap();
+    let socket = node.inside(|| {
+        let mut socket = Socket::new(NETLINK_NETFILTER).unwrap();
+        socket.bind_auto().unwrap();
+        socket.set_non_blocking(true).unwrap();
+        flows.filter_forgotten(&socket).unwrap();
+        socket.add_membership(NFNLGRP_CONNTRACK_DESTROY).unwrap();
+        socket
+    });
+    // The kernel announces an end before conntrack(8) has its answer.
+    let announced = |from: Ipv4Addr, to: Ipv4Addr| {
+        node.inside(|| {
+            let socket = UdpSocket::bind((from, 40_000)).unwrap();
+            socket.send_to(b"x", (to, 80)).unwrap();
+        });
+        let counted = node.shell("conntrack -D -p udp 2>&1 >/dev/null");
+        assert!(counted.contains("1 flow entries"), "{counted}");
+        let mut count = 0;
+        while socket.recv(&mut Vec::with_capacity(8_192), 0).is_ok() {
+            count += 1;
+        }
+        count
+    };
+    assert_eq!((announced(pod, remote), announced(remote, pod)), (0, 0));
+    for direction in [Direction::Outbound, Direction::Inbound] {
+        // The direction of the packets that opened the connection, then the other.
+        for is_reply in [false, true] {
+            let mut grant = grant(direction, flows.epoch());
+            (
+                grant.key.protocol,
+                grant.key.source_port,
+                grant.key.destination_port,
+            ) = match is_reply {
+                false => (17, 40_000, 80),
+                true => (17, 80, 40_000),
+            };
+            let (from, to) = match is_reply {
+                false => (grant.key.source, grant.key.destination),
+                true => (grant.key.destination, grant.key.source),
+            };
+            flows.install(&grant).unwrap();
+            assert_eq!(announced(from, to), 1, "{direction:?}, reply {is_reply}");
+            assert_eq!(announced(to, from), 0, "{direction:?}, reply {is_reply}");
+            assert!(flows.remove(direction, &grant.key).unwrap());
+        }
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::{KernelPathError, Program, object};
 
 /// Every table and program by its name, and the identity of the object that they are of.
 pub(super) struct Descriptors {
-    /// The tables and the identity.
+    /// The tables, the filter and the identity.
     held: BTreeMap<String, OwnedFd>,
     programs: Programs,
 }
@@ -59,7 +59,7 @@ impl Descriptors {
             pod_in: take(Program::PodIn)?,
         };
         let descriptors = Descriptors { held, programs };
-        for name in object::TABLES {
+        for name in object::TABLES.into_iter().chain([object::FORGOTTEN]) {
             descriptors.get(name)?;
         }
         Ok(descriptors)
@@ -79,7 +79,7 @@ impl Descriptors {
         descriptor.as_fd()
     }
 
-    /// The descriptor of a table.
+    /// The descriptor of a table, or of the filter.
     pub(super) fn get(&self, name: &str) -> Result<BorrowedFd<'_>, KernelPathError> {
         let found = self.held.get(name).map(OwnedFd::as_fd);
         found.ok_or_else(|| missing(name))

@@ -10,7 +10,7 @@ use aya::maps::{Array, HashMap, LpmTrie, MapData, MapError};
 
 use super::descriptors::Descriptors;
 use super::events::EventReader;
-use super::kernel::{KernelTables, absent_is_removed};
+use super::kernel::{KernelTables, absent_is_removed, is_absent};
 use super::layout::{
     self, FLOW_DIRECT_TCP, FLOWS, LOCAL_OURS, PEER_RECEIVE, PEER_SEND, Peer, address, be,
 };
@@ -18,6 +18,7 @@ use super::pods::PodTable;
 use super::settings::SettingsTable;
 use super::{KernelPathError, Sizes, header, object};
 use crate::drops::Direction;
+use crate::sys::sockopt::attach_filter;
 
 /// The tables of flows, with descriptors of their own: a handle for the thread that decides which flows they hold.
 /// Clones are handles to the same tables.
@@ -34,6 +35,8 @@ struct Tables {
     inbound: Direct,
     /// To open the ring by.
     events: OwnedFd,
+    /// To filter announcements of forgotten connections by.
+    forgotten: OwnedFd,
 }
 
 /// The flows of one direction, for reading and, by a second descriptor, for writing.
@@ -81,7 +84,8 @@ pub struct FlowGrant {
 /// What became of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Installed {
-    /// The table did not hold it, or as one that is not followed any more.
+    /// The table did not hold it, or as one that is not followed any more: an announcement that its connection was forgotten
+    /// may not have passed the filter ([`FlowTable::filter_forgotten`]).
     New,
     /// The table held it, and holds it now until the new time.
     Renewed,
@@ -144,6 +148,7 @@ impl FlowTable {
             outbound: direct(object::FLOWS_OUT)?,
             inbound: direct(object::FLOWS_IN)?,
             events: object::duplicate(object::EVENTS, held.get(object::EVENTS)?)?,
+            forgotten: object::duplicate(object::FORGOTTEN, held.get(object::FORGOTTEN)?)?,
         })))
     }
 
@@ -184,7 +189,9 @@ impl FlowTable {
             Direction::Outbound => header::outbound(&settings, &peer, &key),
             Direction::Inbound => header::inbound(&pod),
         };
-        let before = direct.get(&key)?.filter(|before| before.peer == number);
+        let before = direct.get(&key)?;
+        let was_there = before.is_some();
+        let before = before.filter(|before| before.peer == number);
         let mut flow = layout::Flow {
             until: nanoseconds(grant.until),
             probed: 0,
@@ -207,10 +214,15 @@ impl FlowTable {
             flow.packets = before.packets;
             flow.bytes = before.bytes;
         }
-        direct.set(&key, &flow)?;
+        // A program may have taken it out meanwhile: the caller is to know.
+        let replaced = was_there && direct.replace(&key, &flow)?;
+        if !replaced {
+            direct.set(&key, &flow)?;
+        }
         // One that the programs did not follow any more changes its path again.
         let is_live = before.is_some_and(|before| {
-            before.until != 0
+            replaced
+                && before.until != 0
                 && settings.follows(before.epoch)
                 && before.peer_generation == flow.peer_generation
                 && before.pod_generation == flow.pod_generation
@@ -322,6 +334,21 @@ impl FlowTable {
         EventReader::open(self.clone(), self.0.events.as_fd())
     }
 
+    /// Has a netlink socket of the group `NFNLGRP_CONNTRACK_DESTROY`, and of no other, take those announcements alone that may
+    /// concern a flow that the tables hold: nearly all others are refused before they are queued. What was queued before
+    /// stays.
+    ///
+    /// # Errors
+    /// What setsockopt(2) gives: ENOMEM where `net.core.optmem_max` is too low for a program of 100 instructions.
+    pub fn filter_forgotten(&self, socket: impl AsFd) -> Result<(), KernelPathError> {
+        let attached = attach_filter(socket, self.0.forgotten.as_fd());
+        attached.map_err(|source| KernelPathError::Kernel {
+            doing: "attach",
+            subject: "the filter of forgotten connections".to_owned(),
+            source,
+        })
+    }
+
     /// The public address of peer number `number`; `None` where the number is none's.
     pub(super) fn peer_address(&self, number: u32) -> Option<Ipv4Addr> {
         let peer = self.0.peer(number).ok()??;
@@ -385,6 +412,15 @@ impl Direct {
     fn set(&self, key: &layout::FlowKey, flow: &layout::Flow) -> Result<(), KernelPathError> {
         let written = self.writer().insert(key, flow, 0);
         written.map_err(|error| KernelPathError::table("write", self.name, error))
+    }
+
+    /// Writes an entry that there is. Returns false if there is none.
+    fn replace(&self, key: &layout::FlowKey, flow: &layout::Flow) -> Result<bool, KernelPathError> {
+        match self.writer().insert(key, flow, BPF_EXIST) {
+            Ok(()) => Ok(true),
+            Err(error) if is_absent(&error) => Ok(false),
+            Err(error) => Err(KernelPathError::table("write", self.name, error)),
+        }
     }
 
     fn writer(&self) -> MutexGuard<'_, HashMap<MapData, layout::FlowKey, layout::Flow>> {
@@ -464,3 +500,6 @@ impl std::error::Error for InstallError {
         }
     }
 }
+
+/// linux/bpf.h: writes only what there is.
+const BPF_EXIST: u64 = 2;

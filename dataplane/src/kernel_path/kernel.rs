@@ -179,13 +179,17 @@ pub(super) fn key(prefix: Ipv4Net) -> Key<u32> {
 /// What another has removed meanwhile is removed.
 pub(super) fn absent_is_removed(removed: Result<(), MapError>) -> Result<(), MapError> {
     match removed {
-        Err(MapError::SyscallError(error))
-            if error.io_error.raw_os_error() == Some(libc::ENOENT) =>
-        {
-            Ok(())
-        }
-        Err(MapError::KeyNotFound) => Ok(()),
+        Err(error) if is_absent(&error) => Ok(()),
         other => other,
+    }
+}
+
+/// Whether the kernel says that there is no such entry.
+pub(super) fn is_absent(error: &MapError) -> bool {
+    match error {
+        MapError::SyscallError(error) => error.io_error.raw_os_error() == Some(libc::ENOENT),
+        MapError::KeyNotFound => true,
+        _ => false,
     }
 }
 

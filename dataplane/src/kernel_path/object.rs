@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use aya::maps::Map;
-use aya::programs::SchedClassifier;
+use aya::programs::{SchedClassifier, SocketFilter};
 use aya::{Ebpf, EbpfLoader};
 
 use super::{KernelPathError, Program, Sizes};
@@ -41,6 +41,8 @@ pub(super) const PASSES: &str = "passes";
 pub(super) const PEER_COUNTS: &str = "peer_counts";
 pub(super) const POD_COUNTS: &str = "pod_counts";
 pub(super) const LAST_MARKED: &str = "last_marked";
+/// The filter of announcements of forgotten connections.
+pub(super) const FORGOTTEN: &str = "forgotten";
 
 /// A number for the bytes of the object and what this service means by its tables (FNV-1a).
 pub(super) fn identity() -> u64 {
@@ -50,7 +52,7 @@ pub(super) fn identity() -> u64 {
     })
 }
 
-/// Loads tables of those sizes and every program. Returns their names and descriptors.
+/// Loads tables of those sizes, every program and the filter. Returns their names and descriptors.
 pub(super) fn load(sizes: Sizes) -> Result<Vec<(String, OwnedFd)>, KernelPathError> {
     let mut loader = EbpfLoader::new();
     for (table, entries) in sizes.of_tables() {
@@ -68,6 +70,7 @@ pub(super) fn load(sizes: Sizes) -> Result<Vec<(String, OwnedFd)>, KernelPathErr
     for program in Program::ALL {
         held.push((program.name().to_owned(), verified(&mut object, program)?));
     }
+    held.push((FORGOTTEN.to_owned(), verified_filter(&mut object)?));
     Ok(held)
 }
 
@@ -79,6 +82,16 @@ fn verified(object: &mut Ebpf, program: Program) -> Result<OwnedFd, KernelPathEr
     let classifier: &mut SchedClassifier = found.try_into().map_err(refused)?;
     classifier.load().map_err(refused)?;
     duplicate(name, classifier.fd().map_err(refused)?.as_fd())
+}
+
+/// Has the kernel verify the filter of a socket.
+fn verified_filter(object: &mut Ebpf) -> Result<OwnedFd, KernelPathError> {
+    let found = object.program_mut(FORGOTTEN);
+    let found = found.ok_or_else(|| missing(FORGOTTEN))?;
+    let refused = |error| KernelPathError::verifying(FORGOTTEN, error);
+    let filter: &mut SocketFilter = found.try_into().map_err(refused)?;
+    filter.load().map_err(refused)?;
+    duplicate(FORGOTTEN, filter.fd().map_err(refused)?.as_fd())
 }
 
 pub(super) fn duplicate(

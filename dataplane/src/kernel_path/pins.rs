@@ -21,7 +21,7 @@ use rustix::fs::{FsWord, statfs};
 use rustix::process::geteuid;
 
 use super::descriptors::{self, OBJECT};
-use super::object::{self, TABLES};
+use super::object::{self, FORGOTTEN, TABLES};
 use super::{KernelPath, KernelPathError, Program, program_id};
 use crate::sys::bpf::pin;
 
@@ -120,7 +120,7 @@ impl Pins {
         self.check()?;
         let programs = Program::ALL.map(Program::name);
         let mut held = vec![descriptors::identity()?];
-        for name in TABLES.into_iter().chain(programs) {
+        for name in TABLES.into_iter().chain(programs).chain([FORGOTTEN]) {
             let path = directory.join(name);
             let descriptor = pin::open(&path).map_err(|error| failed("open", &path, error))?;
             held.push((name.to_owned(), descriptor));

@@ -1,8 +1,8 @@
-//! The programs of the object.
+//! The programs of the object that are attached to devices.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A program of the object (`dataplane/bpf/`).
+/// A program of traffic control (`dataplane/bpf/`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Program {
     /// Egress of a tunnel device without Ethernet header (TUN).

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Sets an `int` option.
 pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -22,6 +22,20 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> i
     } else {
         Ok(())
     }
+}
+
+/// Attaches a socket filter (`SO_ATTACH_BPF`): the program returns how many bytes of each packet the socket keeps, 0 to drop it.
+/// The socket refers to the program, so the descriptor may be closed.
+///
+/// # Errors
+/// EINVAL for what is no socket filter, ENOMEM where `net.core.optmem_max` is too low, EPERM where a filter is locked.
+pub(crate) fn attach_filter(socket: impl AsFd, program: BorrowedFd<'_>) -> io::Result<()> {
+    set_int(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_ATTACH_BPF,
+        program.as_raw_fd(),
+    )
 }
 
 /// Has a program select among a group of sockets (`SO_REUSEPORT`), one of which is `socket`: it returns the number of

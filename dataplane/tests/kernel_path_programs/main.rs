@@ -15,6 +15,7 @@
 
 mod devices;
 mod flows;
+mod forgotten;
 mod inbound;
 mod laws;
 mod outbound;

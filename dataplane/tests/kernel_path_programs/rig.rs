@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, ProgramArray, RingBuf};
-use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions, tc};
+use aya::programs::{SchedClassifier, SocketFilter, TcAttachType, TestRun, TestRunOptions, tc};
 use aya::{Ebpf, EbpfLoader};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -136,6 +136,7 @@ impl Rig {
                 .load()
                 .unwrap_or_else(|error| panic!("the verifier refuses {name}: {error:?}"));
         }
+        filter(&mut object).load().unwrap();
         let mut rig = Rig {
             passes: PerCpuArray::try_from(object.take_map("passes").unwrap()).unwrap(),
             counters: PerCpuArray::try_from(object.take_map("counters").unwrap()).unwrap(),
@@ -257,6 +258,10 @@ impl Rig {
             .unwrap();
     }
 
+    pub fn end_flow(&mut self, table: &str, key: [u8; 16]) {
+        self.flows(table).remove(&key).unwrap();
+    }
+
     /// The entry, if there is one: its packets and bytes.
     pub fn flow_counts(&mut self, table: &str, key: [u8; 16]) -> Option<(u64, u64)> {
         let entry = self.flows(table).get(&key, 0).ok()?;
@@ -320,6 +325,20 @@ impl Rig {
     pub fn quick(&mut self, name: &str, packet: &[u8]) -> (i32, Vec<u8>) {
         let (action, bytes, _) = run(program(&mut self.object, name), packet, Context::default());
         (action, bytes)
+    }
+
+    /// Whether the filter lets a message of netlink through, and whole.
+    pub fn is_announced(&mut self, message: &[u8]) -> bool {
+        // The kernel takes what it runs a filter on for a frame, whose Ethernet header the filter does not see.
+        let frame = [&[0; 14], message].concat();
+        let options = TestRunOptions {
+            data_in: Some(&frame),
+            ..TestRunOptions::default()
+        };
+        let result = filter(&mut self.object).test_run(options).unwrap();
+        let taken = result.return_value as usize;
+        assert!(taken == 0 || taken == message.len(), "{taken} bytes");
+        taken != 0
     }
 
     /// Runs gro_in on a frame that a VXLAN device has taken out of a datagram, with our mark.
@@ -411,6 +430,11 @@ pub fn key(inner: &Inner) -> [u8; 16] {
 
 fn program<'a>(object: &'a mut Ebpf, name: &str) -> &'a mut SchedClassifier {
     object.program_mut(name).unwrap().try_into().unwrap()
+}
+
+fn filter(object: &mut Ebpf) -> &mut SocketFilter {
+    let filter = object.program_mut("forgotten");
+    filter.unwrap().try_into().unwrap()
 }
 
 fn run(program: &SchedClassifier, packet: &[u8], context: Context) -> (i32, Vec<u8>, u32) {

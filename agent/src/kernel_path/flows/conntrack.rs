@@ -233,7 +233,7 @@ pub(super) fn destroyed(kind: u16, attributes: &[u8]) -> Option<(FlowKey, FlowKe
     }
     let (original, reply) = tuples(attributes)?;
     let is_assured = number(attributes, CTA_STATUS).is_some_and(|bits| bits & ips::ASSURED != 0);
-    // Most of those that end at once: a scan of ports costs no more than this look.
+    // Without the filter of the socket, most of those that end at once: a scan of ports costs no more than this look.
     let was_never = i32::from(original.protocol) == libc::IPPROTO_TCP && !is_assured;
     (!was_never && is_inverse(&original, &reply)).then_some((original, reply))
 }

@@ -19,8 +19,8 @@
 //! a second of the flow through the stack; that prolongs what connection tracking remembers, and proposes the flow again
 //! unless its packets come 2 s apart or more.
 //! So whatever rule is not announced takes effect within that time, and where no service lives the entries end.
-//! Judgements are bounded by a [`budget`], entries by the tables' size (the one not used for longest goes), and the
-//! thread's memory by neither: of flows it keeps a bit each in a table of fixed size ([`noted`]).
+//! Judgements are bounded by a [`budget`], entries by the tables' size (the one not used for longest goes); the thread
+//! keeps no state for each flow.
 //!
 //! **Revocation** ([`revoke`]): all flows by the next epoch, one pod's by its generation, one connection's by removal;
 //! each is a write or two in the kernel's tables, done by this thread as soon as it reads the announcement. Every
@@ -42,7 +42,6 @@ pub mod conntrack;
 pub(crate) mod control;
 mod counts;
 mod facts;
-mod noted;
 pub mod policy;
 mod refusal;
 pub mod revoke;

@@ -144,6 +144,17 @@ pub(super) fn lifetime(
     })
 }
 
+/// That the connection still is as when its flow was judged, and made liberal.
+///
+/// # Errors
+/// The first reason against it. A strict one is another connection with the same addresses and ports.
+pub(super) fn is_as_judged(key: &FlowKey, connection: Option<&Connection>) -> Result<(), Refusal> {
+    match lifetime(key, connection)?.is_strict {
+        true => Err(Refusal::NoConnection),
+        false => Ok(()),
+    }
+}
+
 /// Whether it can be the address of one host: not of this network, a loopback, link-local, multicast or reserved one.
 fn is_unicast(address: Ipv4Addr) -> bool {
     let [first, ..] = address.octets();

@@ -1,7 +1,7 @@
 //! What ends flows: changes of the host that a packet through its stack would meet, and an installed flow would not.
 //!
 //! Theory of operation. Three netlink sockets announce them: rules of nf_tables, connections that connection tracking has
-//! forgotten, and routing (links, addresses, routes, policy rules, queue disciplines and filters). Each announcement is
+//! forgotten, and routing (links, addresses, routes, policy rules, queue disciplines and filters). Announcements are
 //! read by the flow thread itself, not by the control loop, whose turns may be long; and each has one effect
 //! ([`Effect`]), which is one write. Only what may concern a flow has one: pods come and go all the time, and their own
 //! routes and interfaces concern no other flow.
@@ -10,10 +10,13 @@
 //! with what is new in it, before the flow is proposed and judged anew.
 //!
 //! The kernel makes an announcement of every connection that it forgets, of whatever pod, as long as any socket listens:
-//! with thousands of connections a second these took as much processor time as a tenth of their packets. So the thread
-//! listens only while programs follow flows ([`Watch::follow_connections`]), and where announcements come fast it reads
-//! them all [`CONNECTIONS_EVERY`]. To listen only while a flow is installed would not do: the end of a connection that
-//! began while none listened is not announced (`nf_conntrack_events` = 2, net/netfilter/nf_conntrack_ecache.c).
+//! with thousands of connections a second these took as much processor time as a tenth of their packets, and to read them
+//! was a third of that. So the thread listens only while programs follow flows ([`Watch::follow_connections`]); a filter
+//! drops what concerns no entry of theirs
+//! ([`FlowTable::filter_forgotten`](dataplane::kernel_path::FlowTable::filter_forgotten)); and where announcements still come
+//! fast, the thread reads them once in [`CONNECTIONS_EVERY`]. To listen only while a flow is installed would not do: the end
+//! of a connection that began while none listened is not announced (`nf_conntrack_events` = 2,
+//! net/netfilter/nf_conntrack_ecache.c).
 //!
 //! What is not announced at all (rules of iptables-legacy, elements of ipsets) takes effect within
 //! [`LIFETIME`](super::policy::LIFETIME): so often each flow sends packets through the stack.
@@ -161,6 +164,11 @@ impl Watch {
             lost: None,
             is_lost: false,
         })
+    }
+
+    /// The socket of forgotten connections, to filter it. Until [`Watch::follow_connections`] none is announced.
+    pub(super) fn connections(&self) -> Option<BorrowedFd<'_>> {
+        self.connections.as_ref().map(Socket::as_fd)
     }
 
     /// The descriptors to poll at `now`, and how long at most.

@@ -16,13 +16,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use tokio::sync::{mpsc, watch};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::budget::Budget;
 use super::conntrack::Tracking;
 use super::counts::FlowCounts;
 use super::facts::FlowFacts;
-use super::noted::Noted;
 use super::policy;
 use super::refusal::Refusal;
 use super::revoke::{Cause, Effect, Watch};
@@ -40,7 +39,6 @@ pub(super) struct Work {
     others: mpsc::Sender<Event>,
     counts: Arc<FlowCounts>,
     budget: Budget,
-    noted: Noted,
     /// When a refusal of the kernel was logged last.
     warned: Option<Duration>,
     /// When the flows end that a service before this one judged and no packet has proposed since.
@@ -70,16 +68,25 @@ impl Work {
     ) -> Result<Work, FlowError> {
         let netlink = |what| move |source| FlowError::Netlink { what, source };
         let now = now();
+        let watch = Watch::open().map_err(netlink("changes of routes"))?;
+        if let Some(connections) = watch.connections() {
+            let filtered = table.filter_forgotten(connections);
+            let _ = filtered.inspect_err(|error| {
+                info!(
+                    "every connection that ends is looked at, which takes processor time: {}",
+                    causes(error)
+                );
+            });
+        }
         let work = Work {
             events: table.events()?,
-            watch: Watch::open().map_err(netlink("changes of routes"))?,
+            watch,
             tracking: Tracking::open().map_err(netlink("connection tracking"))?,
             table,
             facts,
             others,
             counts,
             budget: Budget::new(now),
-            noted: Noted::new(now),
             warned: None,
             inherited_until: Some(now + INHERITED),
             read: 0,
@@ -114,11 +121,9 @@ impl Work {
             }
             let facts = Arc::clone(&self.facts.borrow_and_update());
             let (table, counts) = (&self.table, &self.counts);
-            // Flows that another service installed were noted there.
-            let noted = self.inherited_until.is_none().then_some(&self.noted);
             let mut failure = None;
             let mut revoke = |effect| {
-                if let Err(error) = apply(table, counts, noted, effect) {
+                if let Err(error) = apply(table, counts, effect) {
                     failure.get_or_insert(error);
                 }
             };
@@ -129,7 +134,8 @@ impl Work {
                 return Err(FlowError::Tables { source });
             }
             self.follow_connections();
-            self.judge_some(&facts);
+            self.judge_some(&facts)
+                .map_err(|source| FlowError::Tables { source })?;
             self.watch.leave_connections(now());
             self.end_inherited()
                 .map_err(|source| FlowError::Tables { source })?;
@@ -189,18 +195,18 @@ impl Work {
         is_spent.then(|| WINDOW.saturating_sub(passed))
     }
 
-    fn judge_some(&mut self, facts: &FlowFacts) {
+    fn judge_some(&mut self, facts: &FlowFacts) -> Result<(), KernelPathError> {
         for _ in 0..BATCH {
             let now = now();
             if now.saturating_sub(self.window) >= WINDOW {
                 (self.window, self.read) = (now, 0);
             }
             if self.read >= MOST_READ {
-                return;
+                return Ok(());
             }
             let event = match self.events.next() {
                 Some(event) => event,
-                None => return,
+                None => return Ok(()),
             };
             self.read += 1;
             let Event::Flow {
@@ -223,7 +229,14 @@ impl Work {
                 epoch,
                 ends_at_socket,
             };
-            match self.judge(&proposal, facts, now) {
+            let mut judged = self.judge(&proposal, facts, now);
+            if judged == Ok(Installed::New)
+                && let Err(refusal) = self.judge_again(&key, now)
+            {
+                self.table.remove(direction, &key)?;
+                judged = Err(refusal);
+            }
+            match judged {
                 Ok(installed) => self.counts.install(installed == Installed::New),
                 Err(refusal) => {
                     debug!(?key, ?direction, refusal = refusal.name(), "flow refused");
@@ -231,6 +244,7 @@ impl Work {
                 }
             }
         }
+        Ok(())
     }
 
     fn judge(
@@ -273,13 +287,23 @@ impl Work {
         };
         let followed = self.watch.follow_connections(grant.until);
         followed.map_err(|error| self.warn(&error, now))?;
-        self.noted.note(direction, &key, now);
         self.table.install(&grant).map_err(|error| match error {
             InstallError::OtherEpoch => Refusal::Outdated,
             InstallError::NotPeers => Refusal::NoPeer,
             InstallError::NoPod => Refusal::NotPod,
             InstallError::Kernel(error) => self.warn(&error, now),
         })
+    }
+
+    /// That a connection is still the one that was judged, now that its flow has an entry. The end of one that was forgotten
+    /// before the entry was written has not passed the filter; the kernel marks a connection as dying before it announces
+    /// its end (`nf_ct_delete`, net/netfilter/nf_conntrack_core.c), so it is seen here.
+    fn judge_again(&mut self, key: &FlowKey, now: Duration) -> Result<(), Refusal> {
+        let connection = self
+            .tracking
+            .get(key)
+            .map_err(|error| self.warn(&error, now))?;
+        policy::is_as_judged(key, connection.as_ref())
     }
 
     /// Logs a refusal of the kernel, at most once a minute.
@@ -296,12 +320,7 @@ impl Work {
     }
 }
 
-fn apply(
-    table: &FlowTable,
-    counts: &FlowCounts,
-    noted: Option<&Noted>,
-    effect: Effect,
-) -> Result<(), KernelPathError> {
+fn apply(table: &FlowTable, counts: &FlowCounts, effect: Effect) -> Result<(), KernelPathError> {
     match effect {
         Effect::All(cause) => {
             table.next_epoch()?;
@@ -318,9 +337,7 @@ fn apply(
             let mut was_there = false;
             for key in [original, reply] {
                 for direction in [Direction::Outbound, Direction::Inbound] {
-                    if noted.is_none_or(|noted| noted.may_have(direction, &key)) {
-                        was_there |= table.remove(direction, &key)?;
-                    }
+                    was_there |= table.remove(direction, &key)?;
                 }
             }
             if was_there {
@@ -345,7 +362,7 @@ fn now() -> Duration {
 const INHERITED: Duration = Duration::from_secs(3);
 /// How long the kernel goes on to announce forgotten connections after flows went out of use.
 const UNUSED: Duration = Duration::from_secs(5);
-/// Proposals judged before announcements are read again: less than a millisecond.
+/// Proposals judged before announcements are read again: about a millisecond.
 const BATCH: usize = 16;
 /// Proposals read in each [`WINDOW`]: what is left in the ring waits, and what the ring does not hold is proposed again.
 /// Reading and refusing one without a question to the kernel costs less than a microsecond.

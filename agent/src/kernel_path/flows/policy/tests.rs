@@ -233,6 +233,26 @@ fn each_thing_that_stands_against_a_connection_refuses_it() {
     assert_eq!(lifetime(&flow, None), Err(Refusal::NoConnection));
 }
 
+#[test]
+fn a_connection_is_as_judged_until_it_ends_or_another_takes_its_place() {
+    for protocol in [libc::IPPROTO_TCP, libc::IPPROTO_UDP] {
+        let flow = key(protocol, "10.244.1.2", "10.244.2.2");
+        let mut judged = connection(flow);
+        if let Some(tcp) = &mut judged.tcp {
+            assert_eq!(
+                is_as_judged(&flow, Some(&connection(flow))),
+                Err(Refusal::NoConnection),
+                "a new one, which nobody has made liberal"
+            );
+            tcp.is_liberal = true;
+        }
+        assert_eq!(is_as_judged(&flow, Some(&judged)), Ok(()));
+        assert_eq!(is_as_judged(&flow, None), Err(Refusal::NoConnection));
+        judged.status |= 1 << 9;
+        assert_eq!(is_as_judged(&flow, Some(&judged)), Err(Refusal::Ending));
+    }
+}
+
 fn address() -> impl Strategy<Value = Ipv4Addr> {
     let parts = prop_oneof![Just(1_u8), Just(2), Just(3), Just(9), any::<u8>()];
     let host = prop_oneof![Just(0_u8), Just(1), Just(2), Just(3), Just(77), any::<u8>()];
