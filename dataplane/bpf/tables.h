@@ -59,6 +59,10 @@ struct settings {
 	/* Flows are followed that were judged in this epoch or a later one. It is earlier than `epoch` only for the first
 	 * seconds of a service: meanwhile the flows that the service before it installed are judged anew. */
 	__u32 oldest_epoch;
+	/* The generation of nf_tables' rules (NFTA_GEN_ID) up to which each change has had its effect on flows; 0 if unknown.
+	 * No program reads it: it is kept for the next service. */
+	__u32 rules_generation;
+	__u32 unused;
 };
 
 /* The bits of a packet's mark that are ours: none of kube-proxy's, Calico's or the cloud agents'. */

@@ -197,6 +197,28 @@ fn a_service_adopts_what_another_loaded_and_writes_nothing_again() {
     assert_eq!(path.follow(&told, &facts).unwrap().writes, 1);
 }
 
+/// What one service notes and sets the next one has, and the first again, if it goes on after the next.
+#[test]
+fn services_that_take_turns_at_the_tables_know_what_the_others_set() {
+    let told = spec(3);
+    let facts = facts(&told);
+    let mut first = KernelPath::load(SIZES).unwrap();
+    first.follow(&told, &facts).unwrap();
+    let flows = first.flows().unwrap();
+    assert_eq!(flows.rules_generation(), 0);
+    flows.note_rules_generation(7).unwrap();
+    first.follow(&spec(4), &facts).unwrap();
+    assert_eq!(flows.rules_generation(), 7);
+
+    let second = KernelPath::adopt(held(&first)).unwrap().flows().unwrap();
+    assert_eq!(second.rules_generation(), 7);
+    second.note_rules_generation(8).unwrap();
+    let epoch = second.next_epoch().unwrap();
+    flows.read_settings().unwrap();
+    assert_eq!((flows.rules_generation(), flows.epoch()), (8, epoch));
+    assert_eq!(flows.next_epoch().unwrap(), epoch + 1);
+}
+
 #[test]
 fn descriptors_of_another_build_or_with_a_gap_are_refused() {
     let path = KernelPath::load(SIZES).unwrap();

@@ -317,6 +317,31 @@ impl FlowTable {
         self.0.settings.end_earlier_epochs()
     }
 
+    /// Reads the epochs and all else that is set as the kernel has it: another service, which goes on from the same tables
+    /// and has ended, may have written it.
+    ///
+    /// # Errors
+    /// What the kernel gives.
+    pub fn read_settings(&self) -> Result<(), KernelPathError> {
+        self.0.settings.reread()
+    }
+
+    /// The generation of nf_tables' rules up to which each change has had its effect on flows, as a service noted it; 0 if
+    /// none is known.
+    pub fn rules_generation(&self) -> u32 {
+        self.0.settings.get().rules_generation
+    }
+
+    /// Notes that each change of rules up to that generation has had its effect on flows, for the next service.
+    ///
+    /// # Errors
+    /// What the kernel gives.
+    pub fn note_rules_generation(&self, generation: u32) -> Result<(), KernelPathError> {
+        let settings = &self.0.settings;
+        let noted = settings.change(|settings| settings.rules_generation = generation);
+        noted.map(drop)
+    }
+
     /// Ends every flow of the pod at that address, if its host end is `ifindex`, with one write. Returns whether the
     /// tables have the pod.
     ///

@@ -85,6 +85,8 @@ pub(crate) struct Settings {
     pub(crate) tunnel_mac: [u8; 6],
     pub(crate) pad: u16,
     pub(crate) oldest_epoch: u32,
+    pub(crate) rules_generation: u32,
+    pub(crate) unused: u32,
 }
 
 /// An entry of `peers`.
@@ -217,12 +219,12 @@ macro_rules! layout {
 }
 
 layout! {
-    Settings "settings" 72 {
+    Settings "settings" 80 {
         flags: u32 = 0, epoch: u32 = 4, lease_end: u64 = 8, underlay_ifindex: u32 = 16, tunnel_ifindex: u32 = 20,
         local: u32 = 24, inner_mtu: u16 = 28, vxlan_port: u16 = 30, private_port: u16 = 32,
         source_port_base: u16 = 34, source_port_count: u16 = 36, flow_after: u16 = 38, mark: u32 = 40, vni: u32 = 44,
         underlay_mac: [u8; 6] = 48, vtep: [u8; 6] = 54, tunnel_mac: [u8; 6] = 60, pad: u16 = 66,
-        oldest_epoch: u32 = 68
+        oldest_epoch: u32 = 68, rules_generation: u32 = 72, unused: u32 = 76
     }
     Peer "peer" 28 {
         address: u32 = 0, flags: u32 = 4, generation: u32 = 8, mtu: u16 = 12, vtep: [u8; 6] = 14,

@@ -34,7 +34,15 @@ impl SettingsTable {
         Ok(settings)
     }
 
-    /// The present settings.
+    /// Reads the settings as the kernel has them, where another process may have written them.
+    pub(super) fn reread(&self) -> Result<(), KernelPathError> {
+        let mut entry = self.entry();
+        let written = entry.table.get(&0, 0);
+        entry.written = written.map_err(|error| KernelPathError::table("read", SETTINGS, error))?;
+        Ok(())
+    }
+
+    /// The present settings, as this process wrote or read them last.
     pub(super) fn get(&self) -> Settings {
         self.entry().written
     }

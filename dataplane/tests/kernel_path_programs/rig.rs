@@ -190,10 +190,10 @@ impl Rig {
         entry.u16(32_768).u16(28_000).u16(FLOW_AFTER).u32(mark);
         entry.put(&(VNI << 8).to_be_bytes());
         entry.put(&UNDERLAY_MAC).put(&OUR_VTEP).put(&tunnel_mac);
-        entry.u16(0).u32(oldest_epoch);
+        entry.u16(0).u32(oldest_epoch).u64(0);
         let mut table =
-            Array::<_, [u8; 72]>::try_from(self.object.map_mut("settings").unwrap()).unwrap();
-        table.set(0, entry.bytes::<72>(), 0).unwrap();
+            Array::<_, [u8; 80]>::try_from(self.object.map_mut("settings").unwrap()).unwrap();
+        table.set(0, entry.bytes::<80>(), 0).unwrap();
     }
 
     pub fn prefix(&mut self, table: &str, prefix: [u8; 4], length: u32, value: u32) {

@@ -28,9 +28,11 @@
 //! voids it, whichever of the two this thread reads first. Peers that go or change, and pods without an interface of their
 //! own, are the control loop's (`follow`).
 //!
-//! **Start.** What changed while no thread watched is not announced later. A service that starts does not end the flows of the
-//! one before it, for it may be killed before they are installed anew: it begins an epoch beside theirs, in which one packet
-//! a second of each passes the host's stack to propose it. Those that no packet has proposed within 3 s end.
+//! **Start.** What changed while no thread watched is not announced later. The kernel numbers each change of nf_tables, and the
+//! tables keep the number of the last one that a thread followed: where it is another at a start, all flows end. Else a
+//! service that starts goes on with the flows of the one before it, for it may be killed before they are installed anew: it
+//! begins an epoch beside theirs, in which one packet a second of each passes the host's stack to propose it. Those that no
+//! packet has proposed within 3 s end, whatever changed.
 //!
 //! **Order.** A flow that changes to the short path may have a packet on the long one (a queue of the tunnel device, of
 //! the pod's interface): it can arrive behind one that was sent after it. That is the one exception from the law that a
@@ -138,8 +140,8 @@ pub struct FlowService {
 }
 
 impl FlowService {
-    /// Starts the thread in the calling thread's network namespace, which has all flows judged anew: of what changed before,
-    /// nothing was announced to it. It goes by the latest `facts`, and ends when their sender is dropped. The ring of events has
+    /// Starts the thread in the calling thread's network namespace, which goes on with the flows of a service before it for
+    /// 3 s at most, or not at all: of what changed before, nothing is announced to it. It goes by the latest `facts`, and ends when their sender is dropped. The ring of events has
     /// one reader: whatever event is no proposal goes to `others`, and is dropped while that is full.
     ///
     /// # Errors

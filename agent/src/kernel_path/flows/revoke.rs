@@ -3,7 +3,7 @@
 //! Theory of operation. Three netlink sockets announce them: rules of nf_tables, connections that connection tracking has
 //! forgotten, and routing (links, addresses, routes, policy rules, queue disciplines and filters). Announcements are
 //! read by the flow thread itself, not by the control loop, whose turns may be long; and each has one effect
-//! ([`Effect`]), which is one write. Only what may concern a flow has one: pods come and go all the time, and their own
+//! ([`Effect`]), which is one write; a change of rules is noted for the next service too. Only what may concern a flow has one: pods come and go all the time, and their own
 //! routes and interfaces concern no other flow.
 //!
 //! Nothing is installed again from memory: after [`Effect::All`] the packets of each flow pass the host's stack again,
@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use dataplane::kernel_path::FlowKey;
 use ipnet::Ipv4Net;
+use netlink_packet_core::NLM_F_REQUEST;
 use rtnetlink::MulticastGroup;
 use rtnetlink::sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use rtnetlink::sys::{Socket, SocketAddr};
@@ -39,13 +40,14 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use super::conntrack;
 use super::facts::FlowFacts;
 use crate::nfnetlink::attribute::{find, number};
-use crate::nfnetlink::message::message_type;
+use crate::nfnetlink::message::{self, Header, message_type};
 
 /// Why all flows are revoked at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Cause {
-    /// Flows that a service before this one judged were not proposed anew in time.
+    /// Flows that a service before this one judged: rules changed before this one watched them, or the flows were not proposed
+    /// anew in time.
     Start,
     /// Another process changed rules of nf_tables.
     Rules,
@@ -94,7 +96,9 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Cause::Start => "no packet had proved them since the service began to watch the host",
+            Cause::Start => {
+                "rules changed before the service watched the host, or no packet has proved the flows since"
+            }
             Cause::Rules => "another process changed rules of nf_tables",
             Cause::Route => "a route of the cluster or to a peer changed",
             Cause::PolicyRule => "a policy rule of routing changed",
@@ -124,6 +128,8 @@ pub(super) enum Effect {
     },
     /// The two directions of a connection are removed.
     Connection(FlowKey, FlowKey),
+    /// Ends no flow: each change of rules up to this generation has had its effect.
+    RulesFollowed(u32),
 }
 
 /// The three sockets.
@@ -233,16 +239,16 @@ impl Watch {
         let mut is_whole = true;
         if let Some(socket) = &self.rules {
             is_whole &= read(socket, buffer, usize::MAX, |kind, body| {
-                if let Some(effect) = rules(kind, body, is_own) {
-                    take(effect);
-                }
+                rules(kind, body, is_own).for_each(&mut *take);
             })?;
         }
         is_whole &= read(&self.routing, buffer, usize::MAX, |kind, body| {
             routing(kind, body, facts).into_iter().for_each(&mut *take);
         })?;
         if !is_whole {
+            let followed = rules_generation().map(Effect::RulesFollowed);
             take(Effect::All(Cause::Overrun));
+            followed.into_iter().for_each(&mut *take);
         }
         if let Some(socket) = &self.connections {
             let read_at = &mut self.connections_read;
@@ -317,14 +323,46 @@ fn messages(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// A change of nf_tables: one message ends each batch, with the thread that sent it (`nf_tables_gen_notify`). Our own
-/// batches concern no flow: they masquerade what leaves the cluster, check sources, and guard the encapsulation ports.
-fn rules(kind: u16, body: &[u8], is_own: impl Fn(u32) -> bool) -> Option<Effect> {
-    if kind != NEWGEN {
-        return None;
-    }
-    let author = body.get(NFGENMSG..);
-    let author = author.and_then(|attributes| number(attributes, NFTA_GEN_PROC_PID));
-    (!author.is_some_and(is_own)).then_some(Effect::All(Cause::Rules))
+/// batches concern no flow: they masquerade what leaves the cluster, check sources, and guard the encapsulation ports. Each
+/// batch is noted.
+fn rules(kind: u16, body: &[u8], is_own: impl Fn(u32) -> bool) -> impl Iterator<Item = Effect> {
+    let is_change = kind == NEWGEN;
+    let word = |kind| number(body.get(NFGENMSG..)?, kind);
+    let is_others = is_change && !word(NFTA_GEN_PROC_PID).is_some_and(is_own);
+    let revoked = is_others.then_some(Effect::All(Cause::Rules));
+    // In this order: where the service ends between them, the next one ends the flows.
+    let followed = generation(kind, body).map(Effect::RulesFollowed);
+    revoked.into_iter().chain(followed)
+}
+
+/// The generation that a change of nf_tables, or an answer, names.
+fn generation(kind: u16, body: &[u8]) -> Option<u32> {
+    let attributes = body.get(NFGENMSG..).filter(|_| kind == NEWGEN);
+    number(attributes?, NFTA_GEN_ID)
+}
+
+/// The present generation of the rules of the calling thread's network namespace: the kernel counts each batch, and never
+/// says 0. `None` where it has no nf_tables.
+pub(super) fn rules_generation() -> Option<u32> {
+    let socket = open(NETLINK_NETFILTER, &[]).ok()?;
+    let mut request = Vec::new();
+    let head = Header {
+        kind: GETGEN,
+        flags: NLM_F_REQUEST,
+        sequence: 0,
+        family: libc::AF_UNSPEC as u8,
+        resource: 0,
+    };
+    message::write(&mut request, &head, &[]);
+    socket.send_to(&request, &SocketAddr::new(0, 0), 0).ok()?;
+    // The kernel has answered while the question was sent (nfnetlink_rcv).
+    let mut found = None;
+    let mut buffer = Vec::with_capacity(DATAGRAM);
+    read(&socket, &mut buffer, 1, |kind, body| {
+        found = generation(kind, body);
+    })
+    .ok()?;
+    found
 }
 
 /// Whether the link of a process to its PID namespace is to the initial one, whose numbers nf_tables names. In another one
@@ -475,10 +513,12 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 const DATAGRAM: usize = 32 * 1024;
 /// The preference of the kernel path's own filters.
 const OWN_PREFERENCE: u32 = 42_000;
+const GETGEN: u16 = message_type(libc::NFNL_SUBSYS_NFTABLES as u8, libc::NFT_MSG_GETGEN as u8);
 const NEWGEN: u16 = message_type(libc::NFNL_SUBSYS_NFTABLES as u8, libc::NFT_MSG_NEWGEN as u8);
 /// linux/netfilter/nfnetlink.h
 const NFNLGRP_CONNTRACK_DESTROY: u32 = 3;
-/// linux/netfilter/nf_tables.h: a number in network byte order.
+/// linux/netfilter/nf_tables.h: numbers in network byte order.
+const NFTA_GEN_ID: u16 = 1;
 const NFTA_GEN_PROC_PID: u16 = 2;
 /// PROC_PID_INIT_INO of linux/proc_ns.h.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";

@@ -24,7 +24,7 @@ use super::counts::FlowCounts;
 use super::facts::FlowFacts;
 use super::policy;
 use super::refusal::Refusal;
-use super::revoke::{Cause, Effect, Watch};
+use super::revoke::{self, Cause, Effect, Watch};
 use super::{FlowError, Wake};
 use crate::causes::causes;
 
@@ -78,7 +78,7 @@ impl Work {
                 );
             });
         }
-        let work = Work {
+        let mut work = Work {
             events: table.events()?,
             watch,
             tracking: Tracking::open().map_err(netlink("connection tracking"))?,
@@ -88,12 +88,34 @@ impl Work {
             counts,
             budget: Budget::new(now),
             warned: None,
-            inherited_until: Some(now + INHERITED),
+            inherited_until: None,
             read: 0,
             window: now,
         };
-        work.table.add_epoch()?;
+        work.begin_epoch()?;
         Ok(work)
+    }
+
+    /// Goes on with the flows of a service before this one for [`INHERITED`], if no rule changed since it followed the last
+    /// change; else they end.
+    fn begin_epoch(&mut self) -> Result<(), KernelPathError> {
+        // Another process may have written them since this one read them.
+        self.table.read_settings()?;
+        let (followed, present) = (self.table.rules_generation(), revoke::rules_generation());
+        if has_followed_all(followed, present) {
+            self.table.add_epoch()?;
+            self.inherited_until = Some(now() + INHERITED);
+        } else {
+            self.table.next_epoch()?;
+            // Else the tables are new, without a flow.
+            if followed != 0 {
+                self.counts.revoke_all(Cause::Start);
+            }
+        }
+        match present {
+            Some(generation) => self.table.note_rules_generation(generation),
+            None => Ok(()),
+        }
     }
 
     /// Works until it is stopped or the sender of facts has gone. Flows go on then, as after a kill: the next thread has them
@@ -116,15 +138,14 @@ impl Work {
             let is_stopped = self
                 .wait(wake)
                 .map_err(|source| FlowError::Thread { source })?;
-            if is_stopped || self.facts.has_changed().is_err() {
-                return Ok(());
-            }
+            let is_last = is_stopped || self.facts.has_changed().is_err();
             let facts = Arc::clone(&self.facts.borrow_and_update());
             let (table, counts) = (&self.table, &self.counts);
             let mut failure = None;
             let mut revoke = |effect| {
-                if let Err(error) = apply(table, counts, effect) {
-                    failure.get_or_insert(error);
+                // What follows one that failed may rest on it.
+                if failure.is_none() {
+                    failure = apply(table, counts, effect).err();
                 }
             };
             self.watch
@@ -132,6 +153,10 @@ impl Work {
                 .map_err(netlink)?;
             if let Some(source) = failure {
                 return Err(FlowError::Tables { source });
+            }
+            // What is announced now the next service would not know of.
+            if is_last {
+                return Ok(());
             }
             self.follow_connections();
             self.judge_some(&facts)
@@ -333,6 +358,7 @@ fn apply(table: &FlowTable, counts: &FlowCounts, effect: Effect) -> Result<(), K
                 debug!(%address, ifindex, "flows of a pod revoked");
             }
         }
+        Effect::RulesFollowed(generation) => table.note_rules_generation(generation)?,
         Effect::Connection(original, reply) => {
             let mut was_there = false;
             for key in [original, reply] {
@@ -346,6 +372,13 @@ fn apply(table: &FlowTable, counts: &FlowCounts, effect: Effect) -> Result<(), K
         }
     }
     Ok(())
+}
+
+/// Whether a service before this one followed every change of rules: `followed` is the generation that it noted, 0 if none,
+/// and `present` that of now, if the kernel has one and says so.
+fn has_followed_all(followed: u32, present: Option<u32>) -> bool {
+    // Without nf_tables there is no rule of it to follow.
+    followed == present.unwrap_or_default()
 }
 
 /// CLOCK_MONOTONIC, which the tables go by.
@@ -371,3 +404,20 @@ const WINDOW: Duration = Duration::from_millis(10);
 /// The longest wait: less than [`UNUSED`], which is counted anew after each. Where flows come into use the thread is woken.
 const TICK: Duration = Duration::from_secs(4);
 const WARN_EVERY: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_go_on_only_where_each_change_of_rules_was_followed() {
+        assert!(has_followed_all(7, Some(7)));
+        assert!(has_followed_all(0, None), "a kernel without nf_tables");
+        for (followed, present) in [(7, Some(8)), (7, Some(1)), (0, Some(7)), (7, None)] {
+            assert!(
+                !has_followed_all(followed, present),
+                "{followed} {present:?}"
+            );
+        }
+    }
+}

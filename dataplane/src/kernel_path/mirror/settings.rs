@@ -82,6 +82,8 @@ fn wanted(now: &Settings, node: &NodeSpec, facts: &Facts) -> Settings {
         tunnel_mac: facts.tunnel.mac.unwrap_or_default().0,
         pad: 0,
         oldest_epoch: now.oldest_epoch,
+        rules_generation: now.rules_generation,
+        unused: 0,
     }
 }
 
@@ -92,6 +94,8 @@ impl Settings {
             flags: 0,
             epoch: 0,
             oldest_epoch: 0,
+            rules_generation: 0,
+            unused: 0,
             lease_end: 0,
             inner_mtu: 0,
             private_port: 0,

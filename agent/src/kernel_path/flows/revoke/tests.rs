@@ -70,15 +70,38 @@ fn a_batch_of_another_process_ends_all_flows_and_our_own_none() {
         0, 0, 0, 3, 8, 0, 1, 0, 0, 0, 0, 3, 8, 0, 2, 0, 0, 0, 0x59, 0x83, 8, 0, 3, 0, b'n', b'f',
         b't', 0,
     ];
-    let all = Some(Effect::All(Cause::Rules));
-    assert_eq!(rules(NEWGEN, &recorded, |thread| thread != 22_915), all);
-    assert_eq!(rules(NEWGEN, &recorded, |thread| thread == 22_915), None);
-    assert_eq!(rules(NEWGEN, &[], |_| true), all, "one that cannot be read");
+    let effects = |kind, body, is_own: bool| -> Vec<Effect> {
+        super::rules(kind, body, |thread| (thread == 22_915) == is_own).collect()
+    };
+    let (all, followed) = (Effect::All(Cause::Rules), Effect::RulesFollowed(3));
+    assert_eq!(effects(NEWGEN, &recorded, false), [all, followed]);
+    assert_eq!(effects(NEWGEN, &recorded, true), [followed]);
+    assert_eq!(effects(NEWGEN, &[], true), [all], "one that cannot be read");
     assert_eq!(
-        rules(NEWGEN - 1, &recorded, |_| false),
-        None,
+        effects(NEWGEN - 1, &recorded, false),
+        [],
         "a part of a batch"
     );
+}
+
+#[test]
+fn each_batch_has_the_next_generation_and_our_question_is_none() {
+    let host = testbed::Namespace::new("rules");
+    host.shell("nft list ruleset");
+    let now = || host.inside(rules_generation).unwrap();
+    let first = now();
+    assert!(first != 0 && now() == first);
+    host.shell("nft add table ip one");
+    assert_eq!(now(), first + 1);
+    let mut watch = host.inside(|| Watch::open().unwrap());
+    host.shell("nft add table ip two; nft delete table ip one");
+    let mut effects = vec![];
+    let taken = watch.read(&facts(), Duration::ZERO, &mut |effect| effects.push(effect));
+    taken.unwrap();
+    let all = Effect::All(Cause::Rules);
+    let followed = |batches| Effect::RulesFollowed(first + batches);
+    assert_eq!(effects, [all, followed(2), all, followed(3)]);
+    assert_eq!(now(), first + 3);
 }
 
 #[test]
@@ -234,7 +257,7 @@ proptest! {
     ) {
         let facts = facts();
         super::routing(kind, &bytes, &facts);
-        rules(NEWGEN, &bytes, |_| false);
+        let _ = rules(NEWGEN, &bytes, |_| false).count();
         connection(0x102, &bytes, &facts);
         prop_assert!(messages(&bytes).count() <= bytes.len() / 4 + 1);
     }

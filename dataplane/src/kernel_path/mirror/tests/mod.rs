@@ -569,6 +569,8 @@ fn what_an_error_left_undone_the_next_call_does() {
         let settings = |tables: &Memory| Settings {
             epoch: 0,
             oldest_epoch: 0,
+            rules_generation: 0,
+            unused: 0,
             ..tables.settings()
         };
         assert_eq!(settings(&tables), settings(&whole));
