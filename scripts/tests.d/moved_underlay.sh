@@ -27,6 +27,9 @@ LARGEST_GAP=1000
 # Bytes per second of the transfer that goes on all the time.
 RATE=$((4 << 20))
 NODE1=$PREFIX-node1
+# Beside the kernel path's VXLAN device the agent receives at a port of its own.
+PORT=8472
+[ "$KERNEL_PATH" = off ] || PORT=18472
 
 # underlay FAMILY N: the address that node1 has after N moves.
 underlay() {
@@ -83,7 +86,7 @@ all_well() {
 
 # What the sockets of node1 are bound to, one address a line.
 bound() {
-    ip netns exec "$NODE1" ss -Hlun 'sport = :8472' | awk '{ print $4 }' | sed 's/:8472$//; s/[][]//g' | sort -u
+    ip netns exec "$NODE1" ss -Hlun "sport = :$PORT" | awk '{ print $4 }' | sed "s/:$PORT\$//; s/[][]//g" | sort -u
 }
 
 bound_to() {

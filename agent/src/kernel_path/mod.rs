@@ -140,6 +140,8 @@ pub struct KernelPathControl {
     off: Option<OffReason>,
     /// When it was refused last.
     refused: Option<Instant>,
+    /// It was to be taken out of use, and a part of that was refused.
+    is_half_off: bool,
     renewed: Option<Instant>,
     /// The kernel's neighbours may differ from those that the tables have.
     are_neighbours_outdated: bool,
@@ -210,6 +212,7 @@ impl KernelPathControl {
             is_live: false,
             off: None,
             refused: None,
+            is_half_off: false,
             renewed: None,
             are_neighbours_outdated: true,
             ways: HashMap::new(),
@@ -263,9 +266,15 @@ impl KernelPathControl {
                     warn!("the kernel path is not in use: {reason}");
                 }
                 self.off = Some(reason);
-                if let Err(error) = self.go_off(&mut with).await {
-                    self.off = Some(error);
-                    self.refused = Some(Instant::now());
+                match self.go_off(&mut with).await {
+                    // What kept it from going off, such as an address that no interface had, has passed: no wait for it.
+                    Ok(()) if std::mem::take(&mut self.is_half_off) => self.refused = None,
+                    Ok(()) => {}
+                    Err(error) => {
+                        self.off = Some(error);
+                        self.refused = Some(Instant::now());
+                        self.is_half_off = true;
+                    }
                 }
             }
         }
