@@ -218,8 +218,6 @@ revoke() {
     stop "$SENDER"
 }
 
-# A rule that is set while no process watches rules does not meet the flows that go on; it does once the next service has had
-# them judged anew.
 # cut_while_dead WHAT LIMIT COMMAND...: COMMAND cuts the flow to pod3 in node1 while nothing of Tartan runs there. Noted in
 # DEAD_CUTS: within LIMIT ms of the moment at which the kernel path is in use again the last datagram is to come.
 cut_while_dead() {

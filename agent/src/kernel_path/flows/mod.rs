@@ -141,8 +141,9 @@ pub struct FlowService {
 
 impl FlowService {
     /// Starts the thread in the calling thread's network namespace, which goes on with the flows of a service before it for
-    /// 3 s at most, or not at all: of what changed before, nothing is announced to it. It goes by the latest `facts`, and ends when their sender is dropped. The ring of events has
-    /// one reader: whatever event is no proposal goes to `others`, and is dropped while that is full.
+    /// 3 s at most, or not at all: of what changed before, nothing is announced to it. It goes by the latest `facts`, and
+    /// ends when their sender is dropped. The ring of events has one reader: whatever event is no proposal goes to `others`,
+    /// and is dropped while that is full.
     ///
     /// # Errors
     /// [`FlowError`]; then nothing was started.

@@ -3,8 +3,8 @@
 //! Theory of operation. Three netlink sockets announce them: rules of nf_tables, connections that connection tracking has
 //! forgotten, and routing (links, addresses, routes, policy rules, queue disciplines and filters). Announcements are
 //! read by the flow thread itself, not by the control loop, whose turns may be long; and each has one effect
-//! ([`Effect`]), which is one write; a change of rules is noted for the next service too. Only what may concern a flow has one: pods come and go all the time, and their own
-//! routes and interfaces concern no other flow.
+//! ([`Effect`]), which is one write; a change of rules is noted for the next service too. Only what may concern a flow has
+//! one: pods come and go all the time, and their own routes and interfaces concern no other flow.
 //!
 //! Nothing is installed again from memory: after [`Effect::All`] the packets of each flow pass the host's stack again,
 //! with what is new in it, before the flow is proposed and judged anew.

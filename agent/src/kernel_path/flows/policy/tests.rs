@@ -242,7 +242,7 @@ fn a_connection_is_as_judged_until_it_ends_or_another_takes_its_place() {
             assert_eq!(
                 is_as_judged(&flow, Some(&connection(flow))),
                 Err(Refusal::NoConnection),
-                "a new one, which nobody has made liberal"
+                "a new one, still strict"
             );
             tcp.is_liberal = true;
         }
