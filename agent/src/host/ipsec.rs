@@ -1,8 +1,9 @@
 //! IPsec policies of the host (xfrm, ip-xfrm(8)): what its stack encrypts and demands to be encrypted. Packets that
 //! programs carry skip them.
 //!
-//! A kernel that does not know NETLINK_XFRM counts as one without policies. Policies that a process sets for a socket of its
-//! own concern no packet of a pod. The default that `ip xfrm policy setdefault` sets is not looked at.
+//! To block what no policy is for (`ip xfrm policy setdefault`, since Linux 5.15) is a policy too. A kernel that does not know
+//! NETLINK_XFRM counts as one without policies. Policies that a process sets for a socket of its own concern no packet of a
+//! pod.
 
 use std::io;
 
@@ -28,39 +29,38 @@ fn ask() -> io::Result<bool> {
         }
         opened => opened?,
     };
-    socket.send(&request(), 0)?;
+    let counted = exchange(&socket, GETSPDINFO, FLAGS)?;
+    if policies(&counted)? > 0 {
+        return Ok(true);
+    }
+    match blocks_by_default(&exchange(&socket, GETDEFAULT, DEFAULTS)?) {
+        // A kernel before 5.15.
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Ok(false),
+        told => told,
+    }
+}
+
+/// The answer to a request of this kind, whose body is `body` zeros.
+fn exchange(socket: &Socket, kind: u16, body: usize) -> io::Result<Vec<u8>> {
+    socket.send(&request(kind, body), 0)?;
     let mut answer = Vec::with_capacity(LARGEST);
     // The kernel has answered before it returns from the request.
     socket.recv(&mut answer, libc::MSG_DONTWAIT)?;
-    policies(&answer).map(|count| count > 0)
+    Ok(answer)
 }
 
-/// `XFRM_MSG_GETSPDINFO`, with no flags.
-fn request() -> [u8; HEADER + FLAGS] {
-    let mut message = [0; HEADER + FLAGS];
-    let length = (HEADER + FLAGS) as u32;
-    let parts = [
-        &length.to_ne_bytes()[..],
-        &GETSPDINFO.to_ne_bytes(),
-        &NLM_F_REQUEST.to_ne_bytes(),
-    ];
-    for (place, byte) in message.iter_mut().zip(parts.concat()) {
-        *place = byte;
-    }
+fn request(kind: u16, body: usize) -> Vec<u8> {
+    let mut message = Vec::with_capacity(HEADER + body);
+    message.extend(((HEADER + body) as u32).to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(NLM_F_REQUEST.to_ne_bytes());
+    message.resize(HEADER + body, 0);
     message
 }
 
 /// How many policies the answer counts (`struct xfrmu_spdinfo`): in, out and forward. Behind them stand those of sockets.
 fn policies(answer: &[u8]) -> io::Result<u64> {
-    let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
-    let (header, message, _) = cni_shim::nlmsg::split(answer).ok_or_else(nonsense)?;
-    let body = message.get(HEADER..).unwrap_or_default();
-    if header.kind == NLMSG_ERROR {
-        let code = body.first_chunk().map(|code| i32::from_ne_bytes(*code));
-        let errno = code.ok_or_else(nonsense)?.saturating_neg();
-        return Err(io::Error::from_raw_os_error(errno));
-    }
-    let attributes = body.get(FLAGS..).ok_or_else(nonsense)?;
+    let attributes = body(answer)?.get(FLAGS..).ok_or_else(nonsense)?;
     let mut found = cni_shim::nlmsg::attributes(attributes);
     let (_, counts) = found
         .find(|(kind, _)| *kind == XFRMA_SPD_INFO)
@@ -70,14 +70,39 @@ fn policies(answer: &[u8]) -> io::Result<u64> {
     Ok(words.map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
 }
 
-/// `XFRM_MSG_GETSPDINFO` and `XFRMA_SPD_INFO` of linux/xfrm.h.
+/// Whether packets that no policy is for are blocked in a direction (`struct xfrm_userpolicy_default`).
+fn blocks_by_default(answer: &[u8]) -> io::Result<bool> {
+    let defaults = body(answer)?.get(..DEFAULTS).ok_or_else(nonsense)?;
+    Ok(defaults.contains(&USERPOLICY_BLOCK))
+}
+
+/// What stands behind the header of the answer, or the error that it is.
+fn body(answer: &[u8]) -> io::Result<&[u8]> {
+    let (header, message, _) = cni_shim::nlmsg::split(answer).ok_or_else(nonsense)?;
+    let body = message.get(HEADER..).unwrap_or_default();
+    if header.kind != NLMSG_ERROR {
+        return Ok(body);
+    }
+    let code = body.first_chunk().map(|code| i32::from_ne_bytes(*code));
+    let errno = code.ok_or_else(nonsense)?.saturating_neg();
+    Err(io::Error::from_raw_os_error(errno))
+}
+
+fn nonsense() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}
+
+/// `XFRM_MSG_GETSPDINFO`, `XFRM_MSG_GETDEFAULT`, `XFRMA_SPD_INFO` and `XFRM_USERPOLICY_BLOCK` of linux/xfrm.h.
 const GETSPDINFO: u16 = 0x25;
+const GETDEFAULT: u16 = 0x28;
 const XFRMA_SPD_INFO: u16 = 1;
+const USERPOLICY_BLOCK: u8 = 1;
 const NLMSG_ERROR: u16 = 2;
-/// Bytes of `struct nlmsghdr`, and of the flags behind it.
+/// Bytes of `struct nlmsghdr`, and what stands behind it: flags, or `struct xfrm_userpolicy_default`.
 const HEADER: usize = 16;
 const FLAGS: usize = 4;
-/// Policies in, out and forward.
+const DEFAULTS: usize = 3;
+/// Counts of policies in, out and forward.
 const DIRECTIONS: usize = 3;
 /// Bytes of the longest answer, by far.
 const LARGEST: usize = 4096;
@@ -115,10 +140,28 @@ mod tests {
     }
 
     #[test]
+    fn a_default_to_block_in_any_direction_is_a_policy() {
+        let asked =
+            |defaults: [u8; DEFAULTS]| blocks_by_default(&answer(GETDEFAULT, &defaults)).unwrap();
+        // Not set, and accept.
+        assert!(!asked([0; DEFAULTS]));
+        assert!(!asked([2; DEFAULTS]));
+        for direction in 0..DEFAULTS {
+            let mut defaults = [2; DEFAULTS];
+            defaults[direction] = USERPOLICY_BLOCK;
+            assert!(asked(defaults), "{direction}");
+        }
+    }
+
+    #[test]
     fn a_refusal_is_an_error() {
         let refused = answer(NLMSG_ERROR, &(-libc::EPERM).to_ne_bytes());
-        let error = policies(&refused).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        for error in [
+            policies(&refused).unwrap_err(),
+            blocks_by_default(&refused).unwrap_err(),
+        ] {
+            assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        }
         for bytes in [
             &[][..],
             &refused[..10],
@@ -126,6 +169,12 @@ mod tests {
         ] {
             assert_eq!(
                 policies(bytes).unwrap_err().kind(),
+                io::ErrorKind::InvalidData
+            );
+        }
+        for bytes in [&[][..], &answer(GETDEFAULT, &[2; DEFAULTS - 1])] {
+            assert_eq!(
+                blocks_by_default(bytes).unwrap_err().kind(),
                 io::ErrorKind::InvalidData
             );
         }

@@ -75,7 +75,7 @@ impl OffReason {
             OffReason::NoTunnelDevice => "restart Tartan, which creates it".to_owned(),
             OffReason::PortInUse(_) => "set kernel-path-port to another port".to_owned(),
             OffReason::IpsecPolicies => {
-                "remove them ('ip xfrm policy'), or set kernel-path to \"off\"".to_owned()
+                "remove them ('ip xfrm policy' lists them, 'ip xfrm policy getdefault' what applies without one), or set kernel-path to \"off\"".to_owned()
             }
             OffReason::OtherInterface { peer, underlay } => {
                 format!("route {peer} by {underlay}, or set kernel-path to \"off\"")

@@ -18,4 +18,11 @@ fn policies_are_seen_in_every_direction() {
         namespace.ip(&format!("xfrm policy delete {policy}"));
         assert!(!asked(), "{direction}");
     }
+    // What no policy is for.
+    for direction in ["in", "out", "fwd"] {
+        namespace.ip(&format!("xfrm policy setdefault {direction} block"));
+        assert!(asked(), "{direction}");
+        namespace.ip(&format!("xfrm policy setdefault {direction} accept"));
+        assert!(!asked(), "{direction}");
+    }
 }
