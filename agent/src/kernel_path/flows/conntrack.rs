@@ -6,9 +6,8 @@
 //! it sees nothing, so the next segments that it sees would be INVALID, and kube-proxy drops those. A liberal entry
 //! accepts them (`nf_ct_tcp_be_liberal` for one connection).
 //!
-//! The kernel answers while the question is sent (`nfnetlink_rcv`), so an answer is there at once or never: nothing here
-//! waits. Messages are pure bytes; only [`Tracking`] has a socket. Zones: the question names none, so only connections of
-//! the default zone are found.
+//! Nothing here waits (`nfnetlink::questions`). Messages are pure bytes; only [`Tracking`] has a socket. Zones: the question
+//! names none, so only connections of the default zone are found.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -16,12 +15,11 @@ use std::time::Duration;
 
 use dataplane::kernel_path::FlowKey;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
-use rtnetlink::sys::protocols::NETLINK_NETFILTER;
-use rtnetlink::sys::{Socket, SocketAddr};
 use rustix::io::Errno;
 
 use crate::nfnetlink::attribute::{Attribute, find, number, walk};
-use crate::nfnetlink::message::{self, Content, Header, first, message_type};
+use crate::nfnetlink::message::{self, Header, message_type};
+use crate::nfnetlink::questions::Questions;
 
 /// What connection tracking knows of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,24 +49,14 @@ pub struct TcpState {
     pub is_liberal: bool,
 }
 
-/// A socket to ask by. Its network namespace is that of the thread that opened it.
-pub struct Tracking {
-    socket: Socket,
-    sequence: u32,
-    buffer: Vec<u8>,
-}
+/// What to ask by. Its network namespace is that of the thread that opened it.
+pub struct Tracking(Questions);
 
 impl Tracking {
     /// # Errors
     /// The kernel's reason not to open a socket.
     pub fn open() -> io::Result<Tracking> {
-        let mut socket = Socket::new(NETLINK_NETFILTER)?;
-        socket.bind(&SocketAddr::new(0, 0))?;
-        Ok(Tracking {
-            socket,
-            sequence: 0,
-            buffer: Vec::with_capacity(DATAGRAM),
-        })
+        Questions::open().map(Tracking)
     }
 
     /// The connection that packets of this key belong to, in either direction.
@@ -76,12 +64,11 @@ impl Tracking {
     /// # Errors
     /// The kernel's: EPERM without CAP_NET_ADMIN, EINVAL where it has no connection tracking.
     pub fn get(&mut self, key: &FlowKey) -> io::Result<Option<Connection>> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let request = get(key, self.sequence);
-        match self.exchange(&request) {
-            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(None),
-            Err(error) => Err(error),
-            Ok(connection) => Ok(connection),
+        // One that cannot be read is one that is not known.
+        let read = |kind, attributes: &[u8]| (kind == NEW).then(|| connection(attributes));
+        match self.0.ask(|sequence| get(key, sequence), read) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(None),
+            answer => Ok(answer?.flatten()),
         }
     }
 
@@ -90,37 +77,8 @@ impl Tracking {
     /// # Errors
     /// The kernel's: ENOENT where the connection has ended.
     pub fn make_liberal(&mut self, connection: &Connection) -> io::Result<()> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let request = make_liberal(&connection.original, self.sequence);
-        self.exchange(&request).map(drop)
-    }
-
-    /// Sends a request and reads its answer: an object, or the end with 0 or an error.
-    fn exchange(&mut self, request: &[u8]) -> io::Result<Option<Connection>> {
-        self.socket.send_to(request, &SocketAddr::new(0, 0), 0)?;
-        loop {
-            self.buffer.clear();
-            // Without a wait: the answer was queued while the question was sent.
-            self.socket.recv(&mut self.buffer, libc::MSG_DONTWAIT)?;
-            let mut rest = &self.buffer[..];
-            while let Some((reply, after)) = first(rest) {
-                rest = after;
-                if reply.sequence != self.sequence {
-                    continue;
-                }
-                match reply.content {
-                    Content::End(0) => return Ok(None),
-                    Content::End(code) => {
-                        return Err(io::Error::from_raw_os_error(code.saturating_neg()));
-                    }
-                    Content::Object { attributes, .. } if reply.kind == NEW => {
-                        // One that cannot be read is one that is not known.
-                        return Ok(connection(attributes));
-                    }
-                    _ => {}
-                }
-            }
-        }
+        let demand = |sequence| make_liberal(&connection.original, sequence);
+        self.0.ask(demand, |_, _| None::<()>).map(drop)
     }
 }
 
@@ -306,8 +264,6 @@ pub(super) mod ips {
 const SUBSYSTEM: u8 = libc::NFNL_SUBSYS_CTNETLINK as u8;
 /// An entry, in questions and answers.
 const NEW: u16 = message_type(SUBSYSTEM, IPCTNL_MSG_CT_NEW);
-/// Longest answer, in bytes: an entry has a few hundred.
-const DATAGRAM: usize = 8 * 1024;
 /// IP_CT_TCP_FLAG_BE_LIBERAL (linux/netfilter/nf_conntrack_tcp.h).
 const LIBERAL: u8 = 0x08;
 /// TCP_CONNTRACK_ESTABLISHED (linux/netfilter/nf_conntrack_tcp.h).

@@ -41,6 +41,7 @@ use super::conntrack;
 use super::facts::FlowFacts;
 use crate::nfnetlink::attribute::{find, number};
 use crate::nfnetlink::message::{self, Header, message_type};
+use crate::nfnetlink::questions::Questions;
 
 /// Why all flows are revoked at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -326,43 +327,39 @@ fn messages(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 /// batches concern no flow: they masquerade what leaves the cluster, check sources, and guard the encapsulation ports. Each
 /// batch is noted.
 fn rules(kind: u16, body: &[u8], is_own: impl Fn(u32) -> bool) -> impl Iterator<Item = Effect> {
+    let attributes = body.get(NFGENMSG..).unwrap_or_default();
     let is_change = kind == NEWGEN;
-    let word = |kind| number(body.get(NFGENMSG..)?, kind);
+    let word = |kind| number(attributes, kind);
     let is_others = is_change && !word(NFTA_GEN_PROC_PID).is_some_and(is_own);
     let revoked = is_others.then_some(Effect::All(Cause::Rules));
     // In this order: where the service ends between them, the next one ends the flows.
-    let followed = generation(kind, body).map(Effect::RulesFollowed);
+    let followed = generation(kind, attributes).map(Effect::RulesFollowed);
     revoked.into_iter().chain(followed)
 }
 
-/// The generation that a change of nf_tables, or an answer, names.
-fn generation(kind: u16, body: &[u8]) -> Option<u32> {
-    let attributes = body.get(NFGENMSG..).filter(|_| kind == NEWGEN);
-    number(attributes?, NFTA_GEN_ID)
+/// The generation that the attributes of a change of nf_tables, or of an answer, name.
+fn generation(kind: u16, attributes: &[u8]) -> Option<u32> {
+    let is_one = kind == NEWGEN;
+    number(attributes, NFTA_GEN_ID).filter(|_| is_one)
 }
 
 /// The present generation of the rules of the calling thread's network namespace: the kernel counts each batch, and never
 /// says 0. `None` where it has no nf_tables.
 pub(super) fn rules_generation() -> Option<u32> {
-    let socket = open(NETLINK_NETFILTER, &[]).ok()?;
-    let mut request = Vec::new();
-    let head = Header {
-        kind: GETGEN,
-        flags: NLM_F_REQUEST,
-        sequence: 0,
-        family: libc::AF_UNSPEC as u8,
-        resource: 0,
+    let question = |sequence| {
+        let mut out = Vec::new();
+        let head = Header {
+            kind: GETGEN,
+            flags: NLM_F_REQUEST,
+            sequence,
+            family: libc::AF_UNSPEC as u8,
+            resource: 0,
+        };
+        message::write(&mut out, &head, &[]);
+        out
     };
-    message::write(&mut request, &head, &[]);
-    socket.send_to(&request, &SocketAddr::new(0, 0), 0).ok()?;
-    // The kernel has answered while the question was sent (nfnetlink_rcv).
-    let mut found = None;
-    let mut buffer = Vec::with_capacity(DATAGRAM);
-    read(&socket, &mut buffer, 1, |kind, body| {
-        found = generation(kind, body);
-    })
-    .ok()?;
-    found
+    let read = |kind, attributes: &[u8]| generation(kind, attributes);
+    Questions::open().ok()?.ask(question, read).ok()?
 }
 
 /// Whether the link of a process to its PID namespace is to the initial one, whose numbers nf_tables names. In another one

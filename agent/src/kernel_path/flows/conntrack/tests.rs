@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::super::policy::lifetime;
 use super::super::refusal::Refusal;
 use super::*;
-use crate::nfnetlink::message::Reply;
+use crate::nfnetlink::message::{Content, Reply, first};
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<char> = hex.chars().filter(char::is_ascii_hexdigit).collect();
