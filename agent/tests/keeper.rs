@@ -3,6 +3,7 @@
 //! ```text
 //!   test ── starts ──▶ keeper_process ── starts ──▶ service_process      both write what they see into `log`
 //! ```
+// threads: 4: its tests wait for processes most of the time
 
 #![allow(
     clippy::unwrap_used,

@@ -5,6 +5,7 @@
 //!   tartan0 10.244.1.0                                          tartan0 10.244.2.0
 //! ```
 // alone: it measures how soon a service forwards
+// threads: 4: its tests wait for processes most of the time
 
 #![allow(
     clippy::unwrap_used,

@@ -19,8 +19,8 @@
 #
 # affinity.sh BACKEND workers=N
 # alone: it measures whether TCP finds segments out of order, which a busy machine does to it
-# case: vxlan workers=2
-# case: udp workers=2
+# full: vxlan workers=2
+# full: udp workers=2
 # full: vxlan workers=4
 # full: udp workers=4
 # full: vxlan workers=2 device-type=tap

@@ -7,8 +7,8 @@
 #
 # black_hole.sh BACKEND INSIDE OUTSIDE, the last two as in scripts/lab up
 # alone: it measures how soon a size is found, and how long TCP pauses
-# case: vxlan dual v4
-# case: udp v4 v4
+# full: vxlan dual v4
+# full: udp v4 v4
 # full: vxlan dual v6
 # full: vxlan dual dual
 # full: udp dual v4

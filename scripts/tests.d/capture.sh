@@ -8,7 +8,7 @@
 #                          └ pod1                                     ╚═ node3 ─ pod3
 #
 # capture.sh BACKEND
-# case: udp
+# full: udp
 # case: vxlan
 # full: vxlan workers=2
 # full: udp workers=2

@@ -14,8 +14,8 @@
 # mixed    on one node a pod on the bridge of the stock plugin and a pod of tartan-cni reach each other, both ways, and
 #          the node says that it is mixed; tartan cleanup takes the setting back
 # alone limits: it measures rates
-# case: limits
-# case: mixed
+# full: limits
+# full: mixed
 # case: churn
 # full: leaks
 # shellcheck source=scripts/tests.d/tools/test_case.sh

@@ -5,7 +5,7 @@
 #   web1, once ── node1 tartan ══ underlay ══ tartan node2 ── web2
 #
 # cni_ctr.sh PART: run; dual, pods of both families; killed, of the container and of ctr; or leak
-# case: run
+# full: run
 # case: killed
 # full: dual
 # full: leak

@@ -6,7 +6,7 @@
 #
 # cni_podman.sh PART: run; dual, pods of both families; or killed, of podman and of what it leaves running
 # case: run
-# case: killed
+# full: killed
 # full: dual
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"

@@ -9,7 +9,7 @@
 #
 # confinement.sh BACKEND FAMILIES [REGISTRY], where FAMILIES is v4, v6 or dual, inside and outside, and REGISTRY is file or etcd.
 # case: vxlan dual workers=2
-# case: udp v4 etcd
+# full: udp v4 etcd
 # full: vxlan v4 device=plain
 # full: vxlan v4 workers=2 device-type=tap
 # full: vxlan v6 workers=2

@@ -8,7 +8,7 @@
 # crash.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
 # underlay.
 # alone: it measures pauses
-# case: udp
+# full: udp
 # full: vxlan
 # case: vxlan dual dual workers=2
 # full: udp workers=2
@@ -17,7 +17,7 @@
 # full: udp v6 v6
 # full: vxlan dual v4
 # full: vxlan dual dual workers=2 device-type=tap
-# case: vxlan kernel-path=auto
+# full: vxlan kernel-path=auto
 # full: vxlan kernel-path=stateless
 # full: vxlan dual v4 workers=2 kernel-path=auto
 # full: vxlan kernel-path=auto device-type=tap

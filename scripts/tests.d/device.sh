@@ -18,11 +18,11 @@
 #   an address or a flag that another program changes is repaired.
 # PEER is tartan or kernel-vxlan.
 # alone provoked: 2,000 datagrams at once have to fit the buffers of one socket
-# case: none
-# case: writers
+# full: none
+# full: writers
 # case: refused vxlan tartan workers=2
-# case: switched vxlan kernel-vxlan workers=2
-# case: provoked vxlan kernel-vxlan workers=2
+# full: switched vxlan kernel-vxlan workers=2
+# full: provoked vxlan kernel-vxlan workers=2
 # full: refused vxlan kernel-vxlan
 # full: refused udp tartan workers=2
 # full: switched udp tartan workers=2

@@ -9,8 +9,7 @@
 # Faults of the way to a peer: path_faults.sh. A podCIDR that is missing: pod_cidr.sh.
 #
 # doctor.sh INSIDE BACKEND, as in scripts/lab up
-# alone: datagrams with wrong checksums are counted within a second, and faults found within ten
-# case: v4 vxlan
+# full: v4 vxlan
 # full: dual vxlan
 # case: dual udp
 export TARTAN_PROBE=true

@@ -29,7 +29,7 @@
 # share: those over it are counted.
 # alone: it floods and measures
 # case: vxlan super
-# case: udp super
+# full: udp super
 # full: vxlan super 6
 # full: vxlan super workers=2
 # full: udp super 6 workers=2

@@ -9,9 +9,9 @@
 #   etcd         as it comes
 #   secure       etcd with TLS, certificates of clients, and as a user with a password
 #   kubernetes   the API, with the name of the node in NODE_NAME
-# case: etcd
+# full: etcd
 # case: secure
-# case: kubernetes
+# full: kubernetes
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 

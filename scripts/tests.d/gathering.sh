@@ -9,7 +9,7 @@
 #
 # gathering.sh KIND: pods (of tartan-cni) or bridge (of another plugin)
 # alone: it floods and measures
-# case: pods
+# full: pods
 # case: bridge
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"

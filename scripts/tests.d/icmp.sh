@@ -8,8 +8,8 @@
 #
 # icmp.sh BACKEND INSIDE OUTSIDE, the last two as in scripts/lab up
 # alone: it measures the rate of ICMP errors
-# case: udp v4 v4
-# case: vxlan dual dual
+# full: udp v4 v4
+# full: vxlan dual dual
 # full: vxlan v4 v4
 # full: vxlan dual v4
 # full: vxlan dual v6

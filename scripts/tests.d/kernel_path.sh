@@ -8,8 +8,8 @@
 # kernel_path.sh PEER, where PEER is tartan or kernel-vxlan.
 # alone: it measures loss
 # case: tartan
-# case: tartan device-type=tap
-# case: kernel-vxlan
+# full: tartan device-type=tap
+# full: kernel-vxlan
 # full: tartan workers=2
 # Peers learn from probes whether a node has the kernel path.
 export TARTAN_PROBE=true

@@ -14,15 +14,15 @@
 #   reuse     a peer goes, its underlay address becomes another node's, its pods' addresses become other pods'
 # alone: it measures how long a revocation takes
 # case: install kernel-path=auto
-# case: switch 50 kernel-path=auto
+# full: switch 50 kernel-path=auto
 # case: revoke kernel-path=auto
-# case: kill 5 kernel-path=auto
+# full: kill 5 kernel-path=auto
 # case: reuse kernel-path=auto
 # full: switch 1000 kernel-path=auto
 # full: switch 200 kernel-path=auto device-type=tap
 # full: kill 200 kernel-path=auto
 # case: kill-all 3 kernel-path=auto
-# case: dead 27 kernel-path=auto
+# full: dead 27 kernel-path=auto
 # full: kill-all 200 kernel-path=auto
 # full: kill-all 20 kernel-path=auto device-type=tap
 # full: dead 27 kernel-path=auto device-type=tap

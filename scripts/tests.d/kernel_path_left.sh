@@ -11,8 +11,8 @@
 #   taken      another process has the private port
 # alone: it measures loss
 # case: off
-# case: forbidden
-# case: taken
+# full: forbidden
+# full: taken
 # full: off workers=2
 # full: off device-type=tap
 # shellcheck source=scripts/tests.d/tools/test_case.sh

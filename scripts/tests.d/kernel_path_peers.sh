@@ -6,7 +6,7 @@
 #                             ╚═══════ node3, a kernel VXLAN device ───── pod3
 #
 # kernel_path_peers.sh file|etcd|kubernetes
-# case: etcd
+# full: etcd
 # full: kubernetes
 # full: file
 # Peers learn it from probes.

@@ -11,7 +11,7 @@
 #
 # kills.sh BACKEND FAMILIES KILLS, where FAMILIES is v4, v6 or dual, inside and outside.
 # alone: it measures pauses
-# case: vxlan dual 6 workers=2
+# full: vxlan dual 6 workers=2
 # full: vxlan v4 200
 # full: udp dual 50 workers=2
 # full: vxlan v6 50

@@ -8,7 +8,7 @@
 # of the host with those before `up`; here it must do so after every kind of end.
 # lab_census.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
 # underlay.
-# case: udp
+# full: udp
 # full: vxlan
 # case: vxlan dual v6
 # full: vxlan kernel-path=auto

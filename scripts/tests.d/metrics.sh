@@ -6,8 +6,8 @@
 #   pod1 ── node1 ══ underlay ══ node2 ── pod2
 #                       ╚═══════ mallory: Prometheus
 #
-# case:
-# case: kernel-path=auto
+# full:
+# full: kernel-path=auto
 # full: kernel-path=stateless
 export TARTAN_PROBE=true
 # shellcheck source=scripts/tests.d/tools/test_case.sh

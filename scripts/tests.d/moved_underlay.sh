@@ -8,7 +8,7 @@
 #                                                        ╚═ node3 ── pod3: its list of nodes stays the old one
 #
 # alone: it measures pauses
-# case: vxlan dual
+# full: vxlan dual
 # full: vxlan dual workers=2
 # full: udp v4
 # full: vxlan v4

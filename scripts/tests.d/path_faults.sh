@@ -8,7 +8,6 @@
 # path_faults.sh INSIDE BACKEND [some]: as in scripts/lab up; in a lab of both families the faults of the underlay are those of
 # its IPv6 alone. `some`: one of three MTUs, and one of what a route, or who rejects, may say. Each narrow path is that of a peer
 # of its own: to search for an MTU takes a path's credit of probes for half a minute.
-# alone: it measures how soon a fault is found
 # case: v4 vxlan some
 # full: v4 vxlan
 # full: v4 udp

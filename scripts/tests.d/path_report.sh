@@ -10,7 +10,7 @@
 #
 # path_report.sh BACKEND INSIDE OUTSIDE, the last two as in scripts/lab up
 # case: vxlan dual dual
-# case: udp v4 v4
+# full: udp v4 v4
 # full: udp dual dual
 # full: vxlan v4 v6
 # full: vxlan v4 v4 workers=2

@@ -11,7 +11,6 @@
 #                        └─ node8  a kernel VXLAN device, as flannel's               never a problem
 #
 # peer_health.sh BACKEND
-# alone: it measures how soon a fault is found
 # case: vxlan
 # full: udp
 export TARTAN_PROBE=true

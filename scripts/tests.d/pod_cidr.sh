@@ -7,7 +7,6 @@
 #                       ╚═══════ registry, the Kubernetes API
 #
 # pod_cidr.sh INSIDE: of both pods and underlay, v4 or dual
-# alone: it measures how soon a fault is found
 # case: v4
 # full: dual
 export TARTAN_PROBE=true

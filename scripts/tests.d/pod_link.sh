@@ -8,7 +8,7 @@
 #
 # pod_link.sh INSIDE: the families of the pods, v4, v6 or dual
 # alone: it measures how long a repair takes
-# case: dual
+# full: dual
 # full: v4
 # full: v6
 # shellcheck source=scripts/tests.d/tools/test_case.sh

@@ -5,9 +5,9 @@
 #
 #   pod1 ── node1: keeper, service, leftovers of a CNI ══ underlay ══ node2 ── pod2
 # case: flannel
-# case: calico
-# case: cilium
-# case: weave
+# full: calico
+# full: cilium
+# full: weave
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 

@@ -8,8 +8,7 @@
 #                               ╚═══════ registry
 #
 # registry_changes.sh REGISTRY INSIDE, where INSIDE is v4 or dual, of both pods and underlay
-# alone: it measures pauses
-# case: etcd dual
+# full: etcd dual
 # case: kubernetes v4
 # full: etcd v4
 # full: kubernetes dual

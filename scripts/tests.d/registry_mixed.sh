@@ -7,7 +7,7 @@
 #                              ╚═════ registry
 #
 # registry_mixed.sh REGISTRY INSIDE, where INSIDE is v4 or dual, of both pods and underlay
-# case: etcd dual
+# full: etcd dual
 # case: kubernetes v4
 # full: etcd v4
 # full: kubernetes dual

@@ -7,7 +7,7 @@
 #
 # reload.sh BACKEND RELOADS
 # alone: it asks for ten changes a second
-# case: vxlan 60
+# full: vxlan 60
 # full: vxlan 1000
 # full: udp 200
 # full: vxlan 200 workers=2 device=plain

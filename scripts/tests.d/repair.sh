@@ -6,7 +6,6 @@
 #   pod1 ── node1 (meddled with) ══ underlay ══ node2 ── pod2
 #
 # repair.sh BACKEND [INSIDE], where INSIDE, v4 or dual, is the families of pods.
-# alone: it measures how long a repair takes
 # case: vxlan dual
 # full: vxlan
 # full: udp

@@ -9,7 +9,7 @@
 # replace_flannel.sh INSIDE REGISTRY, as in scripts/lab up; etcd and kubernetes have the node's record as flanneld wrote it
 # alone: a gap of packets is measured
 # case: dual etcd
-# case: v4 kubernetes
+# full: v4 kubernetes
 # full: v4 file
 # full: dual file
 # full: v4 etcd

@@ -11,7 +11,7 @@
 #
 # restart.sh BACKEND FAMILIES ROUNDS, where FAMILIES is v4, v6 or dual, inside and outside. Each round is a stop and a kill.
 # alone: it prints pauses
-# case: vxlan dual 1 workers=2
+# full: vxlan dual 1 workers=2
 # case: udp v4 1
 # full: vxlan v4 50
 # full: udp dual 5 workers=2

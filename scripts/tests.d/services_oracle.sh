@@ -17,7 +17,7 @@
 # externalTrafficPolicy Local, affinity, source ranges, and none. From pods and processes of both nodes, these bound to
 # the node's address or not, and from outside. At last UDP flows go on while the endpoint changes.
 # case: nftables vxlan tartan dual on some
-# case: iptables udp tartan v4 on some
+# full: iptables udp tartan v4 on some
 # full: nftables vxlan tartan dual on all
 # full: iptables vxlan tartan dual on all
 # full: nftables udp tartan dual on all

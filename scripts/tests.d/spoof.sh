@@ -11,7 +11,7 @@
 # underlay.
 # case: udp
 # full: vxlan
-# case: udp v6 v6
+# full: udp v6 v6
 # case: vxlan dual dual workers=2
 # full: udp workers=2
 # full: vxlan device=plain
@@ -19,9 +19,9 @@
 # full: vxlan v6 v6
 # full: vxlan v6 v4
 # full: vxlan v4 v6
-# case: vxlan dual dual workers=2 device-type=tap
+# full: vxlan dual dual workers=2 device-type=tap
 # case: vxlan kernel-path=auto
-# case: vxlan kernel-path=stateless
+# full: vxlan kernel-path=stateless
 # full: vxlan kernel-path=auto device-type=tap
 # full: vxlan dual v4 workers=2 kernel-path=auto
 # full: vxlan dual v4 kernel-path=stateless

@@ -10,11 +10,11 @@
 # seconds uninstall everywhere: 3600: it installs and removes a hundred times
 # seconds uninstall: 900: twenty times
 # case: unit
-# case: unit kernel-path
+# full: unit kernel-path
 # full: unit watchdog
 # case: networkd
-# case: uninstall
-# case: uninstall installation
+# full: uninstall
+# full: uninstall installation
 # full: uninstall everywhere
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"

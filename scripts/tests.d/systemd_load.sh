@@ -11,8 +11,8 @@
 #
 # systemd_load.sh restart|kill ROUNDS
 # alone: it measures pauses
-# case: restart 2
-# case: kill 2
+# full: restart 2
+# full: kill 2
 # full: restart 50
 # full: kill 50
 # full: kill 10 workers=2

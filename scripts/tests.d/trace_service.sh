@@ -7,8 +7,8 @@
 #                            └── client, no node of the cluster
 #
 # trace_service.sh KUBE_PROXY
-# case: iptables
-# case: nftables
+# full: iptables
+# full: nftables
 export TARTAN_PROBE=true
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"

@@ -15,16 +15,15 @@
 # alone vxlan kernel-vxlan no-tunnel: single packets
 # alone vxlan kernel-vxlan wire: single packets
 # alone vxlan control wire: single packets
-# case: udp tartan offload workers=2
 # case: vxlan tartan offload
-# case: vxlan tartan offload v6 v4
+# full: vxlan tartan offload v6 v4
 # case: udp tartan offload v6 v6 device=plain
-# case: vxlan tartan offload dual dual workers=2
+# full: vxlan tartan offload dual dual workers=2
 # case: vxlan kernel-vxlan offload dual dual
 # full: vxlan kernel-vxlan no-tunnel dual dual workers=2
-# case: vxlan kernel-vxlan wire dual dual
-# case: vxlan tartan offload kernel-path=auto
-# case: vxlan tartan offload dual v4 kernel-path=stateless
+# full: vxlan kernel-vxlan wire dual dual
+# full: vxlan tartan offload kernel-path=auto
+# full: vxlan tartan offload dual v4 kernel-path=stateless
 # full: udp tartan offload workers=1
 # full: udp tartan no-tunnel workers=1
 # full: udp tartan wire workers=1
@@ -61,7 +60,7 @@
 # full: vxlan tartan wire dual dual
 # full: vxlan kernel-vxlan offload v6 v6
 # full: vxlan control wire dual dual
-# case: vxlan tartan offload dual dual workers=2 device-type=tap
+# full: vxlan tartan offload dual dual workers=2 device-type=tap
 # full: vxlan tartan wire workers=2 device-type=tap
 # full: udp tartan offload workers=2 device-type=tap
 # full: vxlan kernel-vxlan offload dual dual workers=2 device-type=tap

@@ -8,8 +8,8 @@
 # udp_segment.sh PEER UNDERLAY [FAMILIES], where PEER is kernel-vxlan or control (no Tartan: is the test right?), and
 # FAMILIES, v4, v6 or dual, are those of pods and underlay.
 # case: kernel-vxlan offload dual
-# case: kernel-vxlan no-tunnel dual
-# case: kernel-vxlan wire dual
+# full: kernel-vxlan no-tunnel dual
+# full: kernel-vxlan wire dual
 # full: kernel-vxlan offload
 # full: kernel-vxlan offload v6
 # full: control offload dual

@@ -16,7 +16,7 @@
 # in three steps of an upgrade, and at as many further moments, evenly over one, as rounds.
 # alone: it measures pauses
 # case: vxlan dual 3 workers=2
-# case: vxlan v4 5 killed
+# full: vxlan v4 5 killed
 # full: udp v4 3
 # full: udp dual 40 killed workers=2
 # full: vxlan v4 50

@@ -9,7 +9,7 @@
 # right?), and INSIDE and OUTSIDE are v4, v6 or dual.
 # case: udp tartan
 # full: vxlan tartan
-# case: udp tartan v6 v6
+# full: udp tartan v6 v6
 # case: vxlan tartan dual dual
 # full: udp tartan dual dual
 # full: udp tartan dual v4

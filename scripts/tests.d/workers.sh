@@ -8,7 +8,7 @@
 # workers.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
 # underlay.
 # alone: it measures pauses
-# case: vxlan
+# full: vxlan
 # full: udp
 # full: vxlan dual dual
 # full: vxlan device-type=tap

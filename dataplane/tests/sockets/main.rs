@@ -6,6 +6,7 @@
 //!
 //! Needs root, `ip` and `tc`; fails, never skips, without them.
 // alone: it measures how soon a worker hears that a socket has room
+// threads: 4: its tests wait for timeouts most of the time
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
