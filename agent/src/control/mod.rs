@@ -6,7 +6,7 @@
 //!
 //! | question | file |
 //! |---|---|
-//! | what happens when a lease changes? | [`event_loop`], `on_registry_update` |
+//! | what happens when a lease changes? | `event_loop::registry_updates` |
 //! | what is known and decided? | [`model`], from [`records`] and [`facts`] |
 //! | what does this node publish of itself? | [`announcing`] |
 //! | does the registry answer, and what was refused of it? | [`registry_state`] |
