@@ -2,10 +2,10 @@
 //!
 //! Theory of operation. On *pause* whatever of this service touches the host, files or callers stops: the API is answered no
 //! more (its listeners stay open, so callers wait), the upkeep of pods ends where it is, as it may at any death, the thread
-//! of the kernel path's flows ends, the threads of pods that flood stay as they are, the lock is given up, and the workers finish what they have read. With nothing held it says
-//! *paused*, and the other service reads. Then either comes *end*, and this process ends without another touch of the host;
-//! or *resume*, and everything is started again and read anew, as the host and the page of counters may have been changed by
-//! the one that is gone.
+//! of the kernel path's flows ends, the threads of pods that flood stay as they are, the lock is given up, and the workers
+//! finish what they have read. With nothing held it says *paused*, and the other service reads. Then either comes *end*, and
+//! this process ends without another touch of the host; or *resume*, and everything is started again and read anew, as the
+//! host and the page of counters may have been changed by the one that is gone.
 //!
 //! The other service may be that of another agent, whose keeper this one's cannot kill. So the lock says who reads: a service
 //! that does not have it again does not go on.

@@ -1,42 +1,56 @@
 //! IPsec policies of the host (xfrm, ip-xfrm(8)): what its stack encrypts and demands to be encrypted. Packets that
 //! programs carry skip them.
 //!
-//! To block what no policy is for (`ip xfrm policy setdefault`, since Linux 5.15) is a policy too. A kernel that does not know
-//! NETLINK_XFRM counts as one without policies. Policies that a process sets for a socket of its own concern no packet of a
-//! pod.
+//! The default action is for packets without a policy (`ip xfrm policy setdefault`, since Linux 5.15). A kernel that does
+//! not know NETLINK_XFRM counts as one without policies. Policies that a process sets for a socket of its own concern no
+//! packet of a pod.
 
 use std::io;
 
 use netlink_packet_core::NLM_F_REQUEST;
-use rtnetlink::sys::Socket;
 use rtnetlink::sys::protocols::NETLINK_XFRM;
+use rtnetlink::sys::Socket;
 use rustix::io::Errno;
 
 use super::HostError;
 
-/// Whether the host of the calling thread has a policy: for what it sends, receives or forwards.
+/// What the IPsec policies of a host ask of the packets that it sends, receives or forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ipsec {
+    /// There are policies.
+    Policies,
+    /// There is none, and the default action is to block, in one direction at least.
+    BlocksByDefault,
+}
+
+/// What the host of the calling thread has of IPsec, if anything.
 ///
 /// # Errors
-/// The kernel's refusal to tell. A kernel without xfrm has none.
-pub fn has_ipsec_policies() -> Result<bool, HostError> {
+/// The kernel's refusal to tell. A kernel without xfrm has nothing.
+pub fn ipsec() -> Result<Option<Ipsec>, HostError> {
     ask().map_err(|source| HostError::Ipsec { source })
 }
 
-fn ask() -> io::Result<bool> {
+fn ask() -> io::Result<Option<Ipsec>> {
     let socket = match Socket::new(NETLINK_XFRM) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::PROTONOSUPPORT) => {
-            return Ok(false);
+            return Ok(None);
         }
         opened => opened?,
     };
     let counted = exchange(&socket, GETSPDINFO, FLAGS)?;
     if policies(&counted)? > 0 {
-        return Ok(true);
+        return Ok(Some(Ipsec::Policies));
     }
-    match blocks_by_default(&exchange(&socket, GETDEFAULT, DEFAULTS)?) {
-        // A kernel before 5.15.
+    let blocks = blocks_by_default(&exchange(&socket, GETDEFAULT, DEFAULTS)?);
+    Ok(unless_unknown(blocks)?.then_some(Ipsec::BlocksByDefault))
+}
+
+/// A kernel before 5.15 knows no default action: it accepts.
+fn unless_unknown(blocks: io::Result<bool>) -> io::Result<bool> {
+    match blocks {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Ok(false),
-        told => told,
+        blocks => blocks,
     }
 }
 
@@ -44,9 +58,15 @@ fn ask() -> io::Result<bool> {
 fn exchange(socket: &Socket, kind: u16, body: usize) -> io::Result<Vec<u8>> {
     socket.send(&request(kind, body), 0)?;
     let mut answer = Vec::with_capacity(LARGEST);
-    // The kernel has answered before it returns from the request.
-    socket.recv(&mut answer, libc::MSG_DONTWAIT)?;
-    Ok(answer)
+    loop {
+        // The kernel has answered before it returns from the request.
+        let (_, sender) = socket.recv_from(&mut answer, libc::MSG_DONTWAIT)?;
+        // Port 0 is the kernel; messages of other processes are ignored.
+        if sender.port_number() == 0 {
+            return Ok(answer);
+        }
+        answer.clear();
+    }
 }
 
 fn request(kind: u16, body: usize) -> Vec<u8> {
@@ -60,7 +80,9 @@ fn request(kind: u16, body: usize) -> Vec<u8> {
 
 /// How many policies the answer counts (`struct xfrmu_spdinfo`): in, out and forward. Behind them stand those of sockets.
 fn policies(answer: &[u8]) -> io::Result<u64> {
-    let attributes = body(answer)?.get(FLAGS..).ok_or_else(nonsense)?;
+    let attributes = body(answer, NEWSPDINFO)?
+        .get(FLAGS..)
+        .ok_or_else(nonsense)?;
     let mut found = cni_shim::nlmsg::attributes(attributes);
     let (_, counts) = found
         .find(|(kind, _)| *kind == XFRMA_SPD_INFO)
@@ -70,18 +92,23 @@ fn policies(answer: &[u8]) -> io::Result<u64> {
     Ok(words.map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
 }
 
-/// Whether packets that no policy is for are blocked in a direction (`struct xfrm_userpolicy_default`).
+/// Whether the default action is to block, in any direction (`struct xfrm_userpolicy_default`).
 fn blocks_by_default(answer: &[u8]) -> io::Result<bool> {
-    let defaults = body(answer)?.get(..DEFAULTS).ok_or_else(nonsense)?;
+    let defaults = body(answer, GETDEFAULT)?
+        .get(..DEFAULTS)
+        .ok_or_else(nonsense)?;
     Ok(defaults.contains(&USERPOLICY_BLOCK))
 }
 
-/// What stands behind the header of the answer, or the error that it is.
-fn body(answer: &[u8]) -> io::Result<&[u8]> {
+/// What stands behind the header of an answer of this kind, or the error that it is.
+fn body(answer: &[u8], kind: u16) -> io::Result<&[u8]> {
     let (header, message, _) = cni_shim::nlmsg::split(answer).ok_or_else(nonsense)?;
     let body = message.get(HEADER..).unwrap_or_default();
-    if header.kind != NLMSG_ERROR {
+    if header.kind == kind {
         return Ok(body);
+    }
+    if header.kind != NLMSG_ERROR {
+        return Err(nonsense());
     }
     let code = body.first_chunk().map(|code| i32::from_ne_bytes(*code));
     let errno = code.ok_or_else(nonsense)?.saturating_neg();
@@ -92,7 +119,9 @@ fn nonsense() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
 
-/// `XFRM_MSG_GETSPDINFO`, `XFRM_MSG_GETDEFAULT`, `XFRMA_SPD_INFO` and `XFRM_USERPOLICY_BLOCK` of linux/xfrm.h.
+/// `XFRM_MSG_NEWSPDINFO`, which answers `XFRM_MSG_GETSPDINFO`, `XFRM_MSG_GETDEFAULT`, which is its own answer,
+/// `XFRMA_SPD_INFO` and `XFRM_USERPOLICY_BLOCK` of linux/xfrm.h.
+const NEWSPDINFO: u16 = 0x24;
 const GETSPDINFO: u16 = 0x25;
 const GETDEFAULT: u16 = 0x28;
 const XFRMA_SPD_INFO: u16 = 1;
@@ -125,7 +154,7 @@ mod tests {
         let words: Vec<u8> = of.into_iter().flat_map(u32::to_ne_bytes).collect();
         let mut body = vec![0; FLAGS];
         cni_shim::nlmsg::append_attribute(&mut body, XFRMA_SPD_INFO, &words);
-        answer(GETSPDINFO - 1, &body)
+        answer(NEWSPDINFO, &body)
     }
 
     #[test]
@@ -140,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_to_block_in_any_direction_is_a_policy() {
+    fn a_default_to_block_in_any_direction_is_seen() {
         let asked =
             |defaults: [u8; DEFAULTS]| blocks_by_default(&answer(GETDEFAULT, &defaults)).unwrap();
         // Not set, and accept.
@@ -154,6 +183,14 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_that_knows_no_default_action_accepts() {
+        let unknown = answer(NLMSG_ERROR, &(-libc::EINVAL).to_ne_bytes());
+        assert!(!unless_unknown(blocks_by_default(&unknown)).unwrap());
+        let refused = answer(NLMSG_ERROR, &(-libc::EPERM).to_ne_bytes());
+        assert!(unless_unknown(blocks_by_default(&refused)).is_err());
+    }
+
+    #[test]
     fn a_refusal_is_an_error() {
         let refused = answer(NLMSG_ERROR, &(-libc::EPERM).to_ne_bytes());
         for error in [
@@ -162,17 +199,17 @@ mod tests {
         ] {
             assert_eq!(error.raw_os_error(), Some(libc::EPERM));
         }
-        for bytes in [
-            &[][..],
-            &refused[..10],
-            &answer(GETSPDINFO - 1, &[0; FLAGS]),
-        ] {
+        for bytes in [&[][..], &refused[..10], &answer(NEWSPDINFO, &[0; FLAGS])] {
             assert_eq!(
                 policies(bytes).unwrap_err().kind(),
                 io::ErrorKind::InvalidData
             );
         }
-        for bytes in [&[][..], &answer(GETDEFAULT, &[2; DEFAULTS - 1])] {
+        for bytes in [
+            &[][..],
+            &answer(GETDEFAULT, &[2; DEFAULTS - 1]),
+            &answer(NEWSPDINFO, &[2; DEFAULTS]),
+        ] {
             assert_eq!(
                 blocks_by_default(bytes).unwrap_err().kind(),
                 io::ErrorKind::InvalidData

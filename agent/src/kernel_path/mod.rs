@@ -51,7 +51,7 @@ use crate::config::{KernelPathMode, NodeConfig};
 use crate::control::underlay::sockets::UnderlaySockets;
 use crate::host::kernel_path::Way;
 use crate::host::kernel_path::filters::Hook;
-use crate::host::{GatheredEnd, RoutesSeen, has_ipsec_policies};
+use crate::host::{GatheredEnd, RoutesSeen, ipsec};
 use crate::keeper::descriptors::Descriptors;
 use crate::problems::Problem;
 use flows::control::Flows;
@@ -237,9 +237,9 @@ impl KernelPathControl {
         }
         let wanted = match self.mode {
             KernelPathMode::Off => Err(OffReason::Configured),
-            _ => match has_ipsec_policies() {
-                Ok(false) => site::of(&with).await,
-                Ok(true) => Err(OffReason::IpsecPolicies),
+            _ => match ipsec() {
+                Ok(None) => site::of(&with).await,
+                Ok(Some(ipsec)) => Err(OffReason::Ipsec(ipsec)),
                 Err(error) => Err(error.into()),
             },
         };
@@ -258,7 +258,7 @@ impl KernelPathControl {
             Err(reason) => {
                 self.refused = match reason {
                     // A program that exchanges keys deletes its policies and sets them again.
-                    OffReason::IpsecPolicies => Some(Instant::now()),
+                    OffReason::Ipsec(_) => Some(Instant::now()),
                     _ if is_waiting => self.refused,
                     _ => reason.is_refusal().then(Instant::now),
                 };

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use dataplane::kernel_path::KernelPathError;
 
 use crate::causes::causes;
-use crate::host::HostError;
+use crate::host::{HostError, Ipsec};
 use crate::problems::HostProblem;
 
 /// Why it is not in use.
@@ -28,8 +28,8 @@ pub enum OffReason {
     NoTunnelDevice,
     /// `kernel-path-port` is a port of the overlay.
     PortInUse(u16),
-    /// The host has IPsec policies, and packets that programs carry skip them.
-    IpsecPolicies,
+    /// The host has this of IPsec, and packets that programs carry skip it.
+    Ipsec(Ipsec),
     /// A peer is reached by another interface than the underlay device.
     OtherInterface {
         /// Its address.
@@ -74,8 +74,11 @@ impl OffReason {
             }
             OffReason::NoTunnelDevice => "restart Tartan, which creates it".to_owned(),
             OffReason::PortInUse(_) => "set kernel-path-port to another port".to_owned(),
-            OffReason::IpsecPolicies => {
-                "remove them ('ip xfrm policy' lists them, 'ip xfrm policy getdefault' what applies without one), or set kernel-path to \"off\"".to_owned()
+            OffReason::Ipsec(Ipsec::Policies) => {
+                "remove them ('ip xfrm policy'), or set kernel-path to \"off\"".to_owned()
+            }
+            OffReason::Ipsec(Ipsec::BlocksByDefault) => {
+                "change it ('ip xfrm policy setdefault in accept fwd accept out accept'), or set kernel-path to \"off\"".to_owned()
             }
             OffReason::OtherInterface { peer, underlay } => {
                 format!("route {peer} by {underlay}, or set kernel-path to \"off\"")
@@ -107,8 +110,11 @@ impl fmt::Display for OffReason {
             OffReason::PortInUse(port) => {
                 write!(f, "kernel-path-port {port} is a port of the overlay")
             }
-            OffReason::IpsecPolicies => f.write_str(
+            OffReason::Ipsec(Ipsec::Policies) => f.write_str(
                 "this host has IPsec policies, and packets that programs carry would skip them",
+            ),
+            OffReason::Ipsec(Ipsec::BlocksByDefault) => f.write_str(
+                "the default action of this host's IPsec policies is to block, and packets that programs carry would skip it",
             ),
             OffReason::OtherInterface { peer, underlay } => write!(
                 f,

@@ -19,7 +19,7 @@ use super::user_space::{UserSpaceReason, has_derived_mac, incapable};
 use super::{KernelPathControl, OffReason, monotonic};
 use crate::control::model::Known;
 use crate::host::kernel_path::Way;
-use crate::host::{Host, has_ipsec_policies};
+use crate::host::{Host, ipsec};
 
 impl KernelPathControl {
     /// Once a second, while it is in use. What the kernel refuses takes it out of use. `next_hop_changed`: one may have
@@ -49,8 +49,8 @@ impl KernelPathControl {
             return self.note_fault(ended);
         }
         // A query that fails says nothing: the next refresh asks again.
-        if has_ipsec_policies().unwrap_or(false) {
-            return self.note_fault(OffReason::IpsecPolicies);
+        if let Ok(Some(ipsec)) = ipsec() {
+            return self.note_fault(OffReason::Ipsec(ipsec));
         }
         self.take_reports();
         let Some(site) = self.site.clone() else {

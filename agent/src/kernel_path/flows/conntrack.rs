@@ -6,7 +6,7 @@
 //! it sees nothing, so the next segments that it sees would be INVALID, and kube-proxy drops those. A liberal entry
 //! accepts them (`nf_ct_tcp_be_liberal` for one connection).
 //!
-//! Nothing here waits (`nfnetlink::questions`). Messages are pure bytes; only [`Tracking`] has a socket. Zones: the question
+//! Nothing here waits (`nfnetlink::requests`). Messages are pure bytes; only [`Tracking`] has a socket. Zones: the question
 //! names none, so only connections of the default zone are found.
 
 use std::io;
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use crate::nfnetlink::attribute::{Attribute, find, number, walk};
 use crate::nfnetlink::message::{self, Header, message_type};
-use crate::nfnetlink::questions::Questions;
+use crate::nfnetlink::requests::RequestSocket;
 
 /// What connection tracking knows of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,14 +49,14 @@ pub struct TcpState {
     pub is_liberal: bool,
 }
 
-/// What to ask by. Its network namespace is that of the thread that opened it.
-pub struct Tracking(Questions);
+/// A socket of connection tracking. Its network namespace is that of the thread that opened it.
+pub struct Tracking(RequestSocket);
 
 impl Tracking {
     /// # Errors
     /// The kernel's reason not to open a socket.
     pub fn open() -> io::Result<Tracking> {
-        Questions::open().map(Tracking)
+        RequestSocket::open().map(Tracking)
     }
 
     /// The connection that packets of this key belong to, in either direction.
@@ -66,7 +66,7 @@ impl Tracking {
     pub fn get(&mut self, key: &FlowKey) -> io::Result<Option<Connection>> {
         // One that cannot be read is one that is not known.
         let read = |kind, attributes: &[u8]| (kind == NEW).then(|| connection(attributes));
-        match self.0.ask(|sequence| get(key, sequence), read) {
+        match self.0.request(|sequence| get(key, sequence), read) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(None),
             answer => Ok(answer?.flatten()),
         }
@@ -78,7 +78,7 @@ impl Tracking {
     /// The kernel's: ENOENT where the connection has ended.
     pub fn make_liberal(&mut self, connection: &Connection) -> io::Result<()> {
         let demand = |sequence| make_liberal(&connection.original, sequence);
-        self.0.ask(demand, |_, _| None::<()>).map(drop)
+        self.0.request(demand, |_, _| None::<()>).map(drop)
     }
 }
 

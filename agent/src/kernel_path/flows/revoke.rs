@@ -41,7 +41,7 @@ use super::conntrack;
 use super::facts::FlowFacts;
 use crate::nfnetlink::attribute::{find, number};
 use crate::nfnetlink::message::{self, Header, message_type};
-use crate::nfnetlink::questions::Questions;
+use crate::nfnetlink::requests::RequestSocket;
 
 /// Why all flows are revoked at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -346,7 +346,7 @@ fn generation(kind: u16, attributes: &[u8]) -> Option<u32> {
 /// The present generation of the rules of the calling thread's network namespace: the kernel counts each batch, and never
 /// says 0. `None` where it has no nf_tables.
 pub(super) fn rules_generation() -> Option<u32> {
-    let question = |sequence| {
+    let request = |sequence| {
         let mut out = Vec::new();
         let head = Header {
             kind: GETGEN,
@@ -359,7 +359,8 @@ pub(super) fn rules_generation() -> Option<u32> {
         out
     };
     let read = |kind, attributes: &[u8]| generation(kind, attributes);
-    Questions::open().ok()?.ask(question, read).ok()?
+    let mut socket = RequestSocket::open().ok()?;
+    socket.request(request, read).ok()?
 }
 
 /// Whether the link of a process to its PID namespace is to the initial one, whose numbers nf_tables names. In another one
