@@ -13,8 +13,8 @@
 # what they bring does not at W, nor, where they give it to the pod directly, at its veth. Their own counts stand there.
 # alone: its floods fill the kernel's backlog of each core, which all namespaces share
 # case: udp
-# case: vxlan v4 v4 offload
-# full: vxlan dual dual workers=2
+# full: vxlan v4 v4 offload
+# case: vxlan dual dual workers=2
 # full: vxlan v6 v6 workers=2
 # full: vxlan dual dual
 # full: udp workers=2

@@ -19,7 +19,7 @@
 #
 # affinity.sh BACKEND workers=N
 # alone: it measures whether TCP finds segments out of order, which a busy machine does to it
-# full: vxlan workers=2
+# case: vxlan workers=2
 # full: udp workers=2
 # full: vxlan workers=4
 # full: udp workers=4

@@ -7,7 +7,7 @@
 # TARTAN_TEST_KUBECONFIG names, which is asked nothing of compacted revisions and whose Nodes no controller may give subnets
 # to. With `record` it writes the answers anew.
 # needs: scripts/kubernetes
-# full: recorded
+# case: recorded
 # full: real
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"

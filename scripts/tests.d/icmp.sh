@@ -15,8 +15,8 @@
 # full: vxlan dual v6
 # full: udp dual dual
 # full: vxlan dual dual device-type=tap
-# case: vxlan v4 v4 kernel-path=stateless
-# full: vxlan dual v4 kernel-path=stateless
+# full: vxlan v4 v4 kernel-path=stateless
+# case: vxlan dual v4 kernel-path=stateless
 # full: vxlan v4 v4 kernel-path=auto
 # full: vxlan dual v4 kernel-path=auto
 # full: vxlan v4 v4 kernel-path=auto device-type=tap

@@ -8,6 +8,7 @@
 #   node1: podman, tartan:VERSION ══ underlay ══ node2: tartan ── pod1
 #
 # package.sh PART: deb, image or release
+# alone deb: it measures a pause
 # alone release: two builds of the whole program
 # seconds release: 7200: each of them for two machines, optimised as a whole
 # case: deb

@@ -14,6 +14,7 @@
 #   cut        one node does not reach it, and what it has missed is compacted (etcd)
 #   full       etcd has no space left and refuses what is written
 #   secure     etcd with TLS, certificates of clients, users and passwords
+# alone emptied: it measures pauses of milliseconds
 # case: away etcd v4 30
 # case: secure etcd v4
 # full: away etcd dual 300

@@ -9,7 +9,7 @@
 # inside and outside; each MASQUERADE, on or off, is one round of all paths. Of two nat chains of one priority packets
 # meet the newer one first: kube-proxy's in the first round; in a later one with masquerade Tartan's, which a new start
 # has written anew.
-# full: vxlan tartan offload dual on off
+# case: vxlan tartan offload dual on off
 # full: udp tartan offload dual off on workers=2
 # full: vxlan tartan offload dual on off workers=2
 # full: vxlan kernel-vxlan wire dual on off workers=2

@@ -8,7 +8,7 @@
 #
 # alone: a worker that others keep from its core drops what is over a pod's share of it
 # stock_cni.sh BACKEND [INSIDE OUTSIDE]: the families of pods and of the underlay are v4, v6 or dual
-# full: vxlan dual v4
+# case: vxlan dual v4
 # full: udp
 # full: vxlan v6 v6
 # full: vxlan dual dual

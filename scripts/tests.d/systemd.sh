@@ -13,7 +13,7 @@
 # full: unit kernel-path
 # full: unit watchdog
 # case: networkd
-# full: uninstall
+# case: uninstall
 # full: uninstall installation
 # full: uninstall everywhere
 # shellcheck source=scripts/tests.d/tools/test_case.sh

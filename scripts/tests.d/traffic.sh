@@ -15,9 +15,10 @@
 # alone vxlan kernel-vxlan no-tunnel: single packets
 # alone vxlan kernel-vxlan wire: single packets
 # alone vxlan control wire: single packets
+# case: udp tartan offload workers=2
 # case: vxlan tartan offload
 # full: vxlan tartan offload v6 v4
-# case: udp tartan offload v6 v6 device=plain
+# full: udp tartan offload v6 v6 device=plain
 # full: vxlan tartan offload dual dual workers=2
 # case: vxlan kernel-vxlan offload dual dual
 # full: vxlan kernel-vxlan no-tunnel dual dual workers=2
@@ -33,7 +34,6 @@
 # full: vxlan kernel-vxlan offload workers=1
 # full: vxlan kernel-vxlan no-tunnel workers=1
 # full: vxlan kernel-vxlan wire workers=1
-# full: udp tartan offload workers=2
 # full: udp tartan no-tunnel workers=2
 # full: udp tartan wire workers=2
 # full: vxlan tartan offload workers=2
@@ -88,9 +88,8 @@ UNDERLAY=$3
 INSIDE=${4:-v4}
 OUTSIDE=${5:-v4}
 LARGEST=4000
-# The great transfer, where it is not made small to save time every day.
+# Bytes of the large transfer.
 BULK=$((1 << 30))
-if [ -z "${FULL:-}" ] && [ "$INSIDE" = v6 ]; then BULK=$((1 << 27)); fi
 
 options() {
     case $PEER in
