@@ -8,8 +8,8 @@
 use std::io;
 
 use netlink_packet_core::NLM_F_REQUEST;
-use rtnetlink::sys::protocols::NETLINK_XFRM;
 use rtnetlink::sys::Socket;
+use rtnetlink::sys::protocols::NETLINK_XFRM;
 use rustix::io::Errno;
 
 use super::HostError;
