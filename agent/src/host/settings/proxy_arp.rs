@@ -47,17 +47,7 @@ impl Host {
             Setting::ProxyArp(bridge) => !except.iter().any(|name| name == bridge.name()),
             _ => false,
         };
-        let made = self.record.changes().iter();
-        let unwanted: Vec<_> = made
-            .filter(|made| is_unwanted(&made.setting))
-            .cloned()
-            .collect();
-        let mut changes = Vec::new();
-        for made in unwanted {
-            let altered = sysctls::restore_recorded(&made, &mut self.record)?;
-            changes.extend(altered.map(Change::Setting));
-        }
-        Ok(changes)
+        sysctls::restore_unwanted(is_unwanted, &mut self.record)
     }
 }
 

@@ -10,7 +10,7 @@ use netlink_packet_route::link::{Inet6DevConf, InetDevConf};
 
 use super::record::{RecordedChange, SettingsRecord};
 use super::setting::{CONF4, CONF6, Interface, Setting, dotted, read, root, write};
-use crate::host::change::SettingChange;
+use crate::host::change::{Change, SettingChange};
 use crate::host::error::HostError;
 use crate::host::net::dev_conf::{DevConf, value4, value6};
 
@@ -134,8 +134,25 @@ pub(in crate::host) fn set_recorded(
     }))
 }
 
+/// Restores the former values of the settings on record that are not wanted any more.
+pub(in crate::host) fn restore_unwanted(
+    is_unwanted: impl Fn(&Setting) -> bool,
+    record: &mut SettingsRecord,
+) -> Result<Vec<Change>, HostError> {
+    let made = record.changes().iter();
+    let unwanted: Vec<_> = made
+        .filter(|made| is_unwanted(&made.setting))
+        .cloned()
+        .collect();
+    let mut changes = Vec::new();
+    for made in unwanted {
+        changes.extend(restore_recorded(&made, record)?.map(Change::Setting));
+    }
+    Ok(changes)
+}
+
 /// Restores the former value of a setting on record, unless another process has changed it since or its interface is gone.
-pub(in crate::host) fn restore_recorded(
+fn restore_recorded(
     made: &RecordedChange,
     record: &mut SettingsRecord,
 ) -> Result<Option<SettingChange>, HostError> {
