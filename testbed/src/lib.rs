@@ -22,6 +22,7 @@ mod cluster;
 mod mount;
 mod namespace;
 pub mod packets;
+mod port_owner;
 mod program;
 mod wait;
 
@@ -29,5 +30,6 @@ pub use census::Census;
 pub use cluster::{Cluster, Node, answered};
 pub use mount::Mount;
 pub use namespace::{Namespace, await_link, linked};
+pub use port_owner::PortOwner;
 pub use program::{command, ip, ping, run};
 pub use wait::eventually;

@@ -74,6 +74,11 @@ impl Namespace {
         )
     }
 
+    /// The namespace itself.
+    pub(crate) fn space(&self) -> &testbed::Namespace {
+        &self.space
+    }
+
     /// Runs `body` on a thread inside the namespace, under a runtime there.
     pub(crate) fn inside<T, F>(&self, body: impl FnOnce() -> F + Send) -> T
     where

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use tartan::host::{Host, PortHolder};
+use testbed::PortOwner;
 
 use crate::namespace::Namespace;
 
@@ -73,21 +74,18 @@ fn a_device_that_came_from_another_namespace_holds_its_port_there() {
 #[test]
 fn a_process_is_named() {
     let namespace = Namespace::new();
-    let pid = std::process::id();
-    // A child that is being made by another test holds what we hold for a moment longer: no port twice.
     for (bound, wanted) in [
-        ("192.0.2.1:8471", "192.0.2.1:8471"),
+        ("192.0.2.1:8472", "192.0.2.1:8472"),
         ("0.0.0.0:8472", "192.0.2.1:8472"),
-        ("[::]:8473", "192.0.2.1:8473"),
+        ("[::]:8472", "192.0.2.1:8472"),
     ] {
-        let hold = || UdpSocket::bind(bound).unwrap();
-        match holder(&namespace, wanted, hold) {
-            Some(PortHolder::Process { pid: found, name }) => {
-                assert_eq!(found, pid, "{bound}");
-                assert!("host".starts_with(&name[..4]), "{name}");
-            }
-            other => panic!("{bound}: {other:?}"),
-        }
+        let owner = PortOwner::bind(namespace.space(), bound);
+        let found = holder(&namespace, wanted, nothing);
+        let process = PortHolder::Process {
+            pid: owner.pid(),
+            name: "sleep".to_owned(),
+        };
+        assert_eq!(found, Some(process), "{bound}");
     }
     for elsewhere in ["192.0.2.1:8475", "127.0.0.1:8474"] {
         let hold = || UdpSocket::bind(elsewhere).unwrap();
@@ -97,9 +95,9 @@ fn a_process_is_named() {
             "{elsewhere}"
         );
     }
-    let error = holder(&namespace, "192.0.2.1:9", || {
-        UdpSocket::bind("192.0.2.1:9").unwrap()
-    });
-    let sentence = error.unwrap().to_string();
-    assert!(sentence.contains(&format!("process {pid} (")), "{sentence}");
+    let owner = PortOwner::bind(namespace.space(), "192.0.2.1:9");
+    let sentence = holder(&namespace, "192.0.2.1:9", nothing)
+        .unwrap()
+        .to_string();
+    assert_eq!(sentence, format!("process {} (sleep)", owner.pid()));
 }

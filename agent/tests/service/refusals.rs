@@ -1,9 +1,7 @@
 //! Every refusal of a start, as an operator reads it: what is in the way, by name, and what to do.
 
-use std::net::UdpSocket;
-
 use crate::TARTAN;
-use testbed::{Cluster, Node, eventually};
+use testbed::{Cluster, Node, PortOwner, eventually};
 
 /// Starts the first node, which must end with `code` and say every part.
 fn refused(node: &Node, words: &[&str], code: i32, parts: &[&str]) {
@@ -86,14 +84,11 @@ fn a_port_that_a_vxlan_device_of_the_kernel_holds() {
 fn a_port_that_a_process_holds() {
     let cluster = Cluster::empty(TARTAN, "vxlan");
     let node = cluster.node(1);
-    let ours = std::process::id();
     for (address, port) in [("192.0.2.1", 8472), ("0.0.0.0", 8285)] {
-        let bound = format!("{address}:{port}");
-        let socket = node.inside(move || UdpSocket::bind(bound).unwrap());
+        let owner = PortOwner::bind(node.space(), &format!("{address}:{port}"));
         let sentence = format!("UDP port {port} of 192.0.2.1");
-        let process = format!("process {ours} (");
+        let process = format!("process {} (sleep)", owner.pid());
         refused(node, &[], 1, &[&sentence, &process, "Backend.Port"]);
-        drop(socket);
     }
 }
 
