@@ -60,6 +60,15 @@ units() {
     tr -d - </proc/sys/kernel/random/uuid >"$ROOT/etc/machine-id"
 }
 
+# A clone that lies where the machine has files of its own is seen there all the same.
+repository() {
+    local here
+    here=$(readlink -f "$(dirname "${BASH_SOURCE[0]}")/../../..")
+    [ ! -e "$ROOT$here" ] || return 0
+    mkdir -p "$ROOT$here"
+    mount --bind "$here" "$ROOT$here"
+}
+
 # No trace of Tartan or of a container runtime that the host itself may have.
 without_tartan() {
     rm -rf "$ROOT/etc/tartan" "$ROOT/var/lib/tartan" "$ROOT"/usr/local/bin/tartan* "$ROOT/etc/cni" "$ROOT/opt/cni"
@@ -69,6 +78,7 @@ without_tartan() {
 kernel_files
 for directory in run tmp; do mount -t tmpfs -o mode=755 machine "$ROOT/$directory"; done
 chmod 1777 "$ROOT/tmp"
+repository
 device_files
 units
 without_tartan
