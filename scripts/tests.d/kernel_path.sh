@@ -97,7 +97,7 @@ set_ipsec_policy() {
 }
 
 is_off_for_ipsec() {
-    [[ $(agent_json node1 status | jq -r .kernel_path.reason) == *"IPsec policies"* ]]
+    [[ $(agent_json node1 status | jq -r .kernel_path.reason) == *"has IPsec policies"* ]]
 }
 
 # A pod of a node without the kernel path must not speak as its node to another's private port. The port beside it shows

@@ -14,24 +14,24 @@ use rustix::io::Errno;
 
 use super::HostError;
 
-/// What the IPsec policies of a host ask of the packets that it sends, receives or forwards.
+/// What a host's stack does by IPsec to the packets that it sends, receives or forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ipsec {
+pub enum IpsecRules {
     /// There are policies.
     Policies,
-    /// There is none, and the default action is to block, in one direction at least.
-    BlocksByDefault,
+    /// There is no policy, and the default action is to block, in one direction at least.
+    BlockByDefault,
 }
 
-/// What the host of the calling thread has of IPsec, if anything.
+/// The IPsec rules of the host of the calling thread; `None` where it has no policy and accepts by default.
 ///
 /// # Errors
-/// The kernel's refusal to tell. A kernel without xfrm has nothing.
-pub fn ipsec() -> Result<Option<Ipsec>, HostError> {
+/// The kernel's refusal to tell. A kernel without xfrm has no rules.
+pub fn read_ipsec_rules() -> Result<Option<IpsecRules>, HostError> {
     ask().map_err(|source| HostError::Ipsec { source })
 }
 
-fn ask() -> io::Result<Option<Ipsec>> {
+fn ask() -> io::Result<Option<IpsecRules>> {
     let socket = match Socket::new(NETLINK_XFRM) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::PROTONOSUPPORT) => {
             return Ok(None);
@@ -40,14 +40,14 @@ fn ask() -> io::Result<Option<Ipsec>> {
     };
     let counted = exchange(&socket, GETSPDINFO, FLAGS)?;
     if policies(&counted)? > 0 {
-        return Ok(Some(Ipsec::Policies));
+        return Ok(Some(IpsecRules::Policies));
     }
     let blocks = blocks_by_default(&exchange(&socket, GETDEFAULT, DEFAULTS)?);
-    Ok(unless_unknown(blocks)?.then_some(Ipsec::BlocksByDefault))
+    Ok(false_if_unsupported(blocks)?.then_some(IpsecRules::BlockByDefault))
 }
 
 /// A kernel before 5.15 knows no default action: it accepts.
-fn unless_unknown(blocks: io::Result<bool>) -> io::Result<bool> {
+fn false_if_unsupported(blocks: io::Result<bool>) -> io::Result<bool> {
     match blocks {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Ok(false),
         blocks => blocks,
@@ -185,9 +185,9 @@ mod tests {
     #[test]
     fn a_kernel_that_knows_no_default_action_accepts() {
         let unknown = answer(NLMSG_ERROR, &(-libc::EINVAL).to_ne_bytes());
-        assert!(!unless_unknown(blocks_by_default(&unknown)).unwrap());
+        assert!(!false_if_unsupported(blocks_by_default(&unknown)).unwrap());
         let refused = answer(NLMSG_ERROR, &(-libc::EPERM).to_ne_bytes());
-        assert!(unless_unknown(blocks_by_default(&refused)).is_err());
+        assert!(false_if_unsupported(blocks_by_default(&refused)).is_err());
     }
 
     #[test]

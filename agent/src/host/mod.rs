@@ -76,7 +76,7 @@ pub use foreign_devices::ForeignBridge;
 pub use gathered::{GatheredEnd, GatheredPods};
 pub use host_state::{Encapsulation, HostState};
 pub use idle_device::{IdleDevice, Unserved};
-pub use ipsec::{Ipsec, ipsec};
+pub use ipsec::{IpsecRules, read_ipsec_rules};
 pub use kernel_reader::KernelReader;
 pub use leftovers::{Leftovers, RouteOfFlannel};
 pub use net::links::{LinkStats, OutOfService};

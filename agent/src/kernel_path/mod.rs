@@ -51,7 +51,7 @@ use crate::config::{KernelPathMode, NodeConfig};
 use crate::control::underlay::sockets::UnderlaySockets;
 use crate::host::kernel_path::Way;
 use crate::host::kernel_path::filters::Hook;
-use crate::host::{GatheredEnd, RoutesSeen, ipsec};
+use crate::host::{GatheredEnd, RoutesSeen, read_ipsec_rules};
 use crate::keeper::descriptors::Descriptors;
 use crate::problems::Problem;
 use flows::control::Flows;
@@ -237,9 +237,9 @@ impl KernelPathControl {
         }
         let wanted = match self.mode {
             KernelPathMode::Off => Err(OffReason::Configured),
-            _ => match ipsec() {
+            _ => match read_ipsec_rules() {
                 Ok(None) => site::of(&with).await,
-                Ok(Some(ipsec)) => Err(OffReason::Ipsec(ipsec)),
+                Ok(Some(rules)) => Err(OffReason::Ipsec(rules)),
                 Err(error) => Err(error.into()),
             },
         };

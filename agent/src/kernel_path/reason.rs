@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use dataplane::kernel_path::KernelPathError;
 
 use crate::causes::causes;
-use crate::host::{HostError, Ipsec};
+use crate::host::{HostError, IpsecRules};
 use crate::problems::HostProblem;
 
 /// Why it is not in use.
@@ -28,8 +28,8 @@ pub enum OffReason {
     NoTunnelDevice,
     /// `kernel-path-port` is a port of the overlay.
     PortInUse(u16),
-    /// The host has this of IPsec, and packets that programs carry skip it.
-    Ipsec(Ipsec),
+    /// The host has rules of IPsec, and packets that programs carry skip them.
+    Ipsec(IpsecRules),
     /// A peer is reached by another interface than the underlay device.
     OtherInterface {
         /// Its address.
@@ -74,10 +74,10 @@ impl OffReason {
             }
             OffReason::NoTunnelDevice => "restart Tartan, which creates it".to_owned(),
             OffReason::PortInUse(_) => "set kernel-path-port to another port".to_owned(),
-            OffReason::Ipsec(Ipsec::Policies) => {
+            OffReason::Ipsec(IpsecRules::Policies) => {
                 "remove them ('ip xfrm policy'), or set kernel-path to \"off\"".to_owned()
             }
-            OffReason::Ipsec(Ipsec::BlocksByDefault) => {
+            OffReason::Ipsec(IpsecRules::BlockByDefault) => {
                 "change it ('ip xfrm policy setdefault in accept fwd accept out accept'), or set kernel-path to \"off\"".to_owned()
             }
             OffReason::OtherInterface { peer, underlay } => {
@@ -110,11 +110,11 @@ impl fmt::Display for OffReason {
             OffReason::PortInUse(port) => {
                 write!(f, "kernel-path-port {port} is a port of the overlay")
             }
-            OffReason::Ipsec(Ipsec::Policies) => f.write_str(
+            OffReason::Ipsec(IpsecRules::Policies) => f.write_str(
                 "this host has IPsec policies, and packets that programs carry would skip them",
             ),
-            OffReason::Ipsec(Ipsec::BlocksByDefault) => f.write_str(
-                "the default action of this host's IPsec policies is to block, and packets that programs carry would skip it",
+            OffReason::Ipsec(IpsecRules::BlockByDefault) => f.write_str(
+                "this host blocks packets that no IPsec policy matches, in one direction at least, and packets that programs carry would skip that",
             ),
             OffReason::OtherInterface { peer, underlay } => write!(
                 f,

@@ -19,7 +19,7 @@ use super::user_space::{UserSpaceReason, has_derived_mac, incapable};
 use super::{KernelPathControl, OffReason, monotonic};
 use crate::control::model::Known;
 use crate::host::kernel_path::Way;
-use crate::host::{Host, ipsec};
+use crate::host::{Host, read_ipsec_rules};
 
 impl KernelPathControl {
     /// Once a second, while it is in use. What the kernel refuses takes it out of use. `next_hop_changed`: one may have
@@ -49,8 +49,8 @@ impl KernelPathControl {
             return self.note_fault(ended);
         }
         // A query that fails says nothing: the next refresh asks again.
-        if let Ok(Some(ipsec)) = ipsec() {
-            return self.note_fault(OffReason::Ipsec(ipsec));
+        if let Ok(Some(rules)) = read_ipsec_rules() {
+            return self.note_fault(OffReason::Ipsec(rules));
         }
         self.take_reports();
         let Some(site) = self.site.clone() else {
