@@ -89,6 +89,9 @@ mod tests {
     const GETGEN: u16 = message_type(TABLES, libc::NFT_MSG_GETGEN as u8);
     const NEWGEN: u16 = message_type(TABLES, libc::NFT_MSG_NEWGEN as u8);
 
+    /// nf_tables has no such request.
+    const UNKNOWN: u16 = message_type(TABLES, u8::MAX);
+
     fn message(kind: u16, flags: u16, sequence: u32) -> Vec<u8> {
         let mut out = Vec::new();
         let head = Header {
@@ -117,20 +120,26 @@ mod tests {
             let mut own = SocketAddr::new(0, 0);
             socket.socket.get_address(&mut own).unwrap();
             let other = Socket::new(NETLINK_NETFILTER).unwrap();
-            // With the number of the next request: an object of another kind, and a refusal.
+            // With the number of the next request: an object of another kind, and an acknowledgement.
             for kind in [NEWGEN + 1, libc::NLMSG_ERROR as u16] {
                 other.send_to(&message(kind, 0, 1), &own, 0).unwrap();
             }
             assert_eq!(generation(&mut socket).unwrap(), Some(NEWGEN));
-            // An answer that nobody has read.
-            let unread = message(GETGEN, NLM_F_ACK, 1);
+            // The refusal of an earlier request, which was not read.
+            let unread = message(UNKNOWN, 0, 1);
             let kernel = SocketAddr::new(0, 0);
             socket.socket.send_to(&unread, &kernel, 0).unwrap();
+            assert_eq!(generation(&mut socket).unwrap(), Some(NEWGEN));
+        });
+    }
+
+    #[test]
+    fn an_acknowledgement_tells_no_object() {
+        Namespace::new("netfilter").inside(|| {
+            let mut socket = RequestSocket::open().unwrap();
             let acknowledged = |sequence| message(GETGEN, NLM_F_ACK, sequence);
-            assert_eq!(
-                socket.request(acknowledged, |_, _| None::<()>).unwrap(),
-                None
-            );
+            let found = socket.request(acknowledged, |_, _| None::<()>).unwrap();
+            assert_eq!(found, None);
         });
     }
 
@@ -138,11 +147,10 @@ mod tests {
     fn a_refusal_is_an_error_and_silence_is_one() {
         Namespace::new("netfilter").inside(|| {
             let mut socket = RequestSocket::open().unwrap();
-            let unknown = message_type(TABLES, u8::MAX);
-            let refused = socket.request(|sequence| message(unknown, 0, sequence), kind_of_answer);
+            let refused = socket.request(|sequence| message(UNKNOWN, 0, sequence), kind_of_answer);
             let code = refused.unwrap_err().raw_os_error();
             assert_eq!(code, Some(libc::EINVAL));
-            // Of a message that is no request the kernel says nothing.
+            // The kernel does not answer a message without NLM_F_REQUEST.
             let silent = |sequence| {
                 let mut message = message(GETGEN, 0, sequence);
                 message[6..8].fill(0);
