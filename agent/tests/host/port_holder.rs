@@ -75,9 +75,9 @@ fn a_device_that_came_from_another_namespace_holds_its_port_there() {
 fn a_process_is_named() {
     let namespace = Namespace::new();
     for (bound, wanted) in [
-        ("192.0.2.1:8472", "192.0.2.1:8472"),
+        ("192.0.2.1:8471", "192.0.2.1:8471"),
         ("0.0.0.0:8472", "192.0.2.1:8472"),
-        ("[::]:8472", "192.0.2.1:8472"),
+        ("[::]:8473", "192.0.2.1:8473"),
     ] {
         let owner = PortOwner::bind(namespace.space(), bound);
         let found = holder(&namespace, wanted, nothing);
