@@ -203,7 +203,7 @@ if [ "$KERNEL_PATH" = auto ]; then
     POD=$PID
 fi
 for INNER in $(families "$INSIDE"); do
-    # With both families, IPv4 over IPv4 alone is what the cases of IPv4 forge every day.
+    # With both families, IPv4 over IPv4 alone is what the cases of IPv4 forge in the default run.
     if [ -n "${FULL:-}" ] || [ "$INNER$INSIDE" != 4dual ]; then
         forge_as "$INNER" "$(carrier "$INNER" "$OUTSIDE")"
         every_kind

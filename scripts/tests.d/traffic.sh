@@ -18,7 +18,7 @@
 # case: udp tartan offload workers=2
 # case: vxlan tartan offload
 # full: vxlan tartan offload v6 v4
-# full: udp tartan offload v6 v6 device=plain
+# case: udp tartan offload v6 v6 device=plain
 # full: vxlan tartan offload dual dual workers=2
 # case: vxlan kernel-vxlan offload dual dual
 # full: vxlan kernel-vxlan no-tunnel dual dual workers=2

@@ -2,13 +2,16 @@
 //!
 //! Three things happen to the node:
 //!
-//! - a *refresh* reads everything, decides, publishes, and brings the kernel to the desired state. It follows every
+//! - a *refresh* ([`refresh`]) reads everything, decides, publishes, and brings the kernel to the desired state. It follows every
 //!   announcement of a change, and comes every 10 s in any case;
-//! - a *quick check*, once a second, looks at what is announced nowhere, which costs a dozen system calls, and some fifty
+//! - a *quick check* ([`quick_check`]), once a second, looks at what is announced nowhere, which costs a dozen system calls, and some fifty
 //!   every other time. It becomes a refresh where something is found, where the watch is not whole, and as long as anything
 //!   is to be tried again;
-//! - a *call* of the plugin changes one attachment: its record is read, and the tables are published. The rest of the node
-//!   is not looked at.
+//! - a *call* ([`calls`]) of the plugin changes one attachment: its record is read, and the tables are published. The rest of
+//!   the node is not looked at. A call of the operator may ask for a refresh.
+//!
+//! What comes from the registry ([`registry_updates`]) and from the upkeep of pods ([`upkeep`]) leads to the first two. Tables
+//! and the view that the API shows go out by [`publishing`], problems by [`posting`].
 
 mod calls;
 mod posting;

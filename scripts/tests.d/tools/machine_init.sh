@@ -60,13 +60,14 @@ units() {
     tr -d - </proc/sys/kernel/random/uuid >"$ROOT/etc/machine-id"
 }
 
-# A clone that lies where the machine has files of its own is seen there all the same.
+# The clone, read only, where it lies in one of the directories that the machine has of its own, or is a mount.
 repository() {
     local here
     here=$(readlink -f "$(dirname "${BASH_SOURCE[0]}")/../../..")
-    [ ! -e "$ROOT$here" ] || return 0
+    [ ! -e "$ROOT$here/scripts/tests.d/tools/machine_init.sh" ] || return 0
     mkdir -p "$ROOT$here"
     mount --bind "$here" "$ROOT$here"
+    mount -o remount,bind,ro "$ROOT$here"
 }
 
 # No trace of Tartan or of a container runtime that the host itself may have.
