@@ -1,6 +1,6 @@
 //! The framing of nfnetlink's messages: what is asked, and what is answered.
 
-use netlink_packet_core::{NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR};
+use netlink_packet_core::{NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
 
 use super::attribute::Attribute;
 
@@ -40,6 +40,26 @@ pub(crate) fn write(out: &mut Vec<u8>, head: &Header, attributes: &[Attribute]) 
     if let Some(field) = out.get_mut(start..start + 4) {
         field.copy_from_slice(&length.to_ne_bytes());
     }
+}
+
+/// A request that is no part of a batch. Its sequence number is that of the answers.
+pub(crate) fn request(
+    kind: u16,
+    flags: u16,
+    family: u8,
+    attributes: &[Attribute],
+    sequence: u32,
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(128);
+    let head = Header {
+        kind,
+        flags: NLM_F_REQUEST | flags,
+        sequence,
+        family,
+        resource: 0,
+    };
+    write(&mut out, &head, attributes);
+    out
 }
 
 /// One message of the kernel.

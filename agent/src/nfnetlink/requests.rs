@@ -79,11 +79,11 @@ const DATAGRAM: usize = 8 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
+    use netlink_packet_core::NLM_F_ACK;
     use testbed::Namespace;
 
     use super::*;
-    use crate::nfnetlink::message::{self, Header, message_type};
+    use crate::nfnetlink::message::{message_type, request};
 
     const TABLES: u8 = libc::NFNL_SUBSYS_NFTABLES as u8;
     const GETGEN: u16 = message_type(TABLES, libc::NFT_MSG_GETGEN as u8);
@@ -93,16 +93,7 @@ mod tests {
     const UNKNOWN: u16 = message_type(TABLES, u8::MAX);
 
     fn message(kind: u16, flags: u16, sequence: u32) -> Vec<u8> {
-        let mut out = Vec::new();
-        let head = Header {
-            kind,
-            flags: NLM_F_REQUEST | flags,
-            sequence,
-            family: libc::AF_UNSPEC as u8,
-            resource: 0,
-        };
-        message::write(&mut out, &head, &[]);
-        out
+        request(kind, flags, libc::AF_UNSPEC as u8, &[], sequence)
     }
 
     fn kind_of_answer(kind: u16, _: &[u8]) -> Option<u16> {

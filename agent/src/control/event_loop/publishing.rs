@@ -1,4 +1,4 @@
-//! What is published: tables, to the workers, the kernel path and the prober of paths; and the view, to whoever asks.
+//! What is published: tables, to the workers, the kernel path and the prober of paths; and the view, to the API.
 
 use std::sync::Arc;
 

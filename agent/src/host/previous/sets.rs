@@ -1,12 +1,12 @@
 //! Sets of addresses of the kernel (ipset(8)), over nfnetlink: `include/uapi/linux/netfilter/ipset/ip_set.h`.
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 
 use super::catalogue::{Catalogue, matching, reason};
 use super::{Leftover, LeftoverError, LeftoverKind, Thing, refused};
 use crate::host::firewall::nft::{NftError, Socket};
 use crate::nfnetlink::attribute::{Attribute, text};
-use crate::nfnetlink::message::{Header, message_type, write};
+use crate::nfnetlink::message::{message_type, request};
 
 pub(super) async fn find(catalogue: &Catalogue) -> Result<Vec<Leftover>, LeftoverError> {
     if catalogue.sets.is_empty() {
@@ -67,17 +67,15 @@ async fn names() -> Result<Vec<String>, NftError> {
 }
 
 fn message(kind: u8, flags: u16, attributes: &[Attribute], sequence: u32) -> Vec<u8> {
-    let mut out = Vec::new();
-    let head = Header {
-        kind: message_type(SUBSYSTEM, kind),
-        flags: NLM_F_REQUEST | flags,
+    // The kernel takes a set of any family by its name.
+    let family = libc::NFPROTO_IPV4 as u8;
+    request(
+        message_type(SUBSYSTEM, kind),
+        flags,
+        family,
+        attributes,
         sequence,
-        // The kernel takes a set of any family by its name.
-        family: libc::NFPROTO_IPV4 as u8,
-        resource: 0,
-    };
-    write(&mut out, &head, attributes);
-    out
+    )
 }
 
 /// The version that kernels from 2.6.39 on understand.

@@ -14,11 +14,11 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use dataplane::kernel_path::FlowKey;
-use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
+use netlink_packet_core::NLM_F_ACK;
 use rustix::io::Errno;
 
 use crate::nfnetlink::attribute::{Attribute, find, number, walk};
-use crate::nfnetlink::message::{self, Header, message_type};
+use crate::nfnetlink::message::{message_type, request};
 use crate::nfnetlink::requests::RequestSocket;
 
 /// What connection tracking knows of a connection.
@@ -84,12 +84,8 @@ impl Tracking {
 
 /// The question for a connection.
 fn get(key: &FlowKey, sequence: u32) -> Vec<u8> {
-    request(
-        message_type(SUBSYSTEM, IPCTNL_MSG_CT_GET),
-        0,
-        sequence,
-        &[tuple(key)],
-    )
+    let kind = message_type(SUBSYSTEM, IPCTNL_MSG_CT_GET);
+    request(kind, 0, FAMILY, &[tuple(key)], sequence)
 }
 
 /// The demand to be liberal.
@@ -101,20 +97,7 @@ fn make_liberal(original: &FlowKey, sequence: u32) -> Vec<u8> {
         Attribute::bytes(CTA_PROTOINFO_TCP_FLAGS_REPLY, &flags),
     ];
     let info = Attribute::nest(CTA_PROTOINFO, vec![Attribute::nest(CTA_PROTOINFO_TCP, tcp)]);
-    request(NEW, NLM_F_ACK, sequence, &[tuple(original), info])
-}
-
-fn request(kind: u16, flags: u16, sequence: u32, attributes: &[Attribute]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(128);
-    let head = Header {
-        kind,
-        flags: NLM_F_REQUEST | flags,
-        sequence,
-        family: libc::AF_INET as u8,
-        resource: 0,
-    };
-    message::write(&mut out, &head, attributes);
-    out
+    request(NEW, NLM_F_ACK, FAMILY, &[tuple(original), info], sequence)
 }
 
 /// The kernel looks in both directions for what is asked of as an original tuple.
@@ -262,6 +245,7 @@ pub(super) mod ips {
 }
 
 const SUBSYSTEM: u8 = libc::NFNL_SUBSYS_CTNETLINK as u8;
+const FAMILY: u8 = libc::AF_INET as u8;
 /// An entry, in questions and answers.
 const NEW: u16 = message_type(SUBSYSTEM, IPCTNL_MSG_CT_NEW);
 /// IP_CT_TCP_FLAG_BE_LIBERAL (linux/netfilter/nf_conntrack_tcp.h).

@@ -30,7 +30,6 @@ use std::time::Duration;
 
 use dataplane::kernel_path::FlowKey;
 use ipnet::Ipv4Net;
-use netlink_packet_core::NLM_F_REQUEST;
 use rtnetlink::MulticastGroup;
 use rtnetlink::sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use rtnetlink::sys::{Socket, SocketAddr};
@@ -40,7 +39,7 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use super::conntrack;
 use super::facts::FlowFacts;
 use crate::nfnetlink::attribute::{find, number};
-use crate::nfnetlink::message::{self, Header, message_type};
+use crate::nfnetlink::message::{message_type, request};
 use crate::nfnetlink::requests::RequestSocket;
 
 /// Why all flows are revoked at once.
@@ -346,18 +345,7 @@ fn generation(kind: u16, attributes: &[u8]) -> Option<u32> {
 /// The present generation of the rules of the calling thread's network namespace: the kernel counts each batch, and never
 /// says 0. `None` where it has no nf_tables.
 pub(super) fn rules_generation() -> Option<u32> {
-    let request = |sequence| {
-        let mut out = Vec::new();
-        let head = Header {
-            kind: GETGEN,
-            flags: NLM_F_REQUEST,
-            sequence,
-            family: libc::AF_UNSPEC as u8,
-            resource: 0,
-        };
-        message::write(&mut out, &head, &[]);
-        out
-    };
+    let request = |sequence| request(GETGEN, 0, libc::AF_UNSPEC as u8, &[], sequence);
     let read = |kind, attributes: &[u8]| generation(kind, attributes);
     let mut socket = RequestSocket::open().ok()?;
     socket.request(request, read).ok()?

@@ -38,16 +38,7 @@ pub(super) fn question(
     attributes: &[Attribute],
     sequence: u32,
 ) -> Vec<u8> {
-    let mut out = Vec::new();
-    let head = Header {
-        kind: message_type(kind),
-        flags: NLM_F_REQUEST | flags,
-        sequence,
-        family,
-        resource: 0,
-    };
-    write(&mut out, &head, attributes);
-    out
+    message::request(message_type(kind), flags, family, attributes, sequence)
 }
 
 /// All steps as one transaction: the kernel takes every one or none. The parts
