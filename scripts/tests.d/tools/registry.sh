@@ -184,7 +184,7 @@ few_lost() {
     wait "${STEADY_PIDS[$1]}" || true
     local received
     received=$(sed -n 's/ received.*//p' "$SCRATCH/steady-$1")
-    measured_at_most "pings lost on the path $1, of ${STEADY[$1]}" 5 $((STEADY[$1] - received))
+    at_most "pings lost on the path $1, of ${STEADY[$1]}" 5 $((STEADY[$1] - received))
 }
 
 declare -A PATHS=() STEADY=() STEADY_PIDS=()
