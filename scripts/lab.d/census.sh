@@ -74,3 +74,31 @@ census_compare() {
     die "the lab '$PREFIX' left a difference behind ('<' was there before, '>' is there now):
 $difference"
 }
+
+# What the lab consists of, one fact a line: links, addresses, routes, rules, settings and processes of each of its
+# namespaces, and its files. Numbers that the kernel gives anew, counters, lifetimes and what lies below a node's sys are none.
+facts() {
+    local space
+    for space in $(lab_namespaces); do
+        echo "namespace ${space#"$PREFIX"-}"
+        ip netns exec "$space" sh -c "$FACTS_OF_ONE"
+    done | sed -E 's/^[0-9]+: ([^:@ ]+)(@[^: ]+)?/\1/; s/ (expires|nhid|qlen|valid_lft|preferred_lft) [^ ]+//g; s/\\.*//'
+    for space in $(lab_processes); do
+        echo "process $(tr '\0' ' ' <"/proc/$space/cmdline" 2>/dev/null)"
+    done | grep -vE '^process ($|.*tartan .*(service|--as)|[^ ]*sh |ip netns)' | sort
+    find "$STATE" -path '*/sys/*' -prune -o -type f -print | grep -vE '/(log|facts|registry/data/.*|census\.before|namespaces)$' | sort
+    find "$STATE" \( -name nodes.toml -o -name net-conf.json -o -name subnet.env -o -name pods -o -name tartan.toml \) -type f -exec md5sum {} + | sort
+}
+
+# Run in a namespace. What packets put into a set is no fact.
+FACTS_OF_ONE='
+    ip -o link show
+    ip -o address show
+    ip -4 -o route show table all | grep -vE "^(broadcast|multicast|local)| proto kernel"
+    ip -6 -o route show table all | grep -vE "^(broadcast|multicast|local|anycast)| proto kernel"
+    ip -4 rule show
+    ip -6 rule show
+    nft -s list ruleset | awk "/flags dynamic/ { dynamic = 1 } /^\t}/ { dynamic = skip = 0 } dynamic && /elements/ { skip = 1 } ! skip"
+    grep -s . /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv[46]/conf/*/forwarding /proc/sys/net/ipv[46]/conf/*/accept_ra \
+        /proc/sys/net/ipv4/conf/*/rp_filter /proc/sys/net/ipv4/conf/*/accept_local /proc/sys/net/ipv6/conf/*/disable_ipv6
+'

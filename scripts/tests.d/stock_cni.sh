@@ -66,7 +66,7 @@ silent() {
 
 # Every payload size over UDP and TCP.
 sizes() {
-    in_ns "$1" python3 "$TOOLS/sizes.py" ask "$2" 0 "$LARGEST" || fail "sizes from $1 to $2"
+    in_ns "$1" python3 "$TOOLS/sizes.py" ask "$2" "0-$LARGEST" || fail "sizes from $1 to $2"
 }
 
 bulk() {

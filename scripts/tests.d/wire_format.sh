@@ -48,7 +48,7 @@ exercise() {
     pod2=$(address_of pod2 "$1")
     start_in pod2 python3 "$TOOLS/sizes.py" serve "$pod2"
     in_ns pod1 ping -n -q -c 10 -i 0.02 "$pod2" >"$SCRATCH/ping" || fail "ping to $pod2"
-    in_ns pod1 python3 "$TOOLS/sizes.py" ask "$pod2" 0 4000 || fail "sizes to $pod2"
+    in_ns pod1 python3 "$TOOLS/sizes.py" ask "$pod2" 0-4000 || fail "sizes to $pod2"
     transfer pod1 pod2 "$pod2"
     transfer pod2 pod1 "$pod1"
 }

@@ -1,7 +1,8 @@
 """Every payload size, both ways: an echo of known content over TCP and UDP.
 
     sizes.py serve ADDRESS              answers until it is killed
-    sizes.py ask ADDRESS FIRST LAST     asks once per size and protocol; exit 1 on any difference
+    sizes.py ask ADDRESS SIZE...        asks once per size and protocol; FIRST-LAST are all from one to the other; exit 1
+                                        on any difference
 
 A request of n bytes holds request(n), its answer holds answer(n): two different cuts of one constant
 random block, so bytes that are lost, doubled, moved or echoed without being read all show.
@@ -18,7 +19,7 @@ from packets import family
 UDP_PORT = 5001
 TCP_PORT = 5002
 PATIENCE = 3.0
-BLOCK = random.Random(20240229).randbytes(16384)
+BLOCK = random.Random(20240229).randbytes(80000)
 
 
 def request(size):
@@ -113,14 +114,14 @@ def ask_tcp(address, sizes):
     return wrong
 
 
-def ask(address, first, last):
+def ask(address, sizes):
     wait_for(address)
     bad = False
     for name, exchange in (("UDP", ask_udp), ("TCP", ask_tcp)):
         start = time.monotonic()
-        wrong = exchange(address, range(first, last + 1))
+        wrong = exchange(address, sizes)
         seconds = time.monotonic() - start
-        print(f"{name} to {address}: sizes {first} to {last}, {len(wrong)} wrong, {seconds:.1f} s")
+        print(f"{name} to {address}: {len(sizes)} sizes, {len(wrong)} wrong, {seconds:.1f} s")
         for size, reason in wrong:
             print(f"  {size} bytes: {reason}")
         bad = bad or bool(wrong)
@@ -131,4 +132,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve(sys.argv[2])
     else:
-        sys.exit(ask(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+        ranges = [word.split("-") for word in sys.argv[3:]]
+        sys.exit(ask(sys.argv[2], [size for ends in ranges for size in range(int(ends[0]), int(ends[-1]) + 1)]))
