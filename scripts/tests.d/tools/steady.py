@@ -19,6 +19,7 @@ import threading
 import time
 
 from ending import Ending
+from packets import family
 
 SO_TIMESTAMPNS = 35
 SO_RCVBUFFORCE = 33
@@ -28,7 +29,7 @@ NO_OPERATION = bytes([1, 1, 1, 0])
 
 def serve(address, port):
     arrivals = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+    with socket.socket(family(address), socket.SOCK_DGRAM) as server:
         server.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         server.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
         server.bind((address, port))
@@ -65,9 +66,10 @@ class Answered:
 
 def send(source, source_port, address, port, rate, options):
     answered = Answered()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+    with socket.socket(family(address), socket.SOCK_DGRAM) as client:
         client.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
-        client.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, options)
+        if options:
+            client.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, options)
         client.bind((source, source_port))
         client.connect((address, port))
         reader = threading.Thread(target=count_answers, args=(client, answered))
