@@ -18,6 +18,21 @@ kernel_vxlan_up() {
     done
 }
 
+# The kernel's devices on node $1, whose agent was stopped, as flannel leaves them. What the registry says of the node is not
+# written; without one the lists of all nodes say it.
+kernel_vxlan_instead() {
+    local third=$KERNEL KERNEL="$KERNEL $1" family
+    kernel_vxlan_up "$1"
+    if [ "$REGISTRY" != file ]; then
+        kernel_vxlan_follow "$1"
+        return 0
+    fi
+    lists_of_nodes
+    for family in $(inside); do
+        kernel_vxlan_peer "$third" "$(pod_subnet "$1" "$family")" "$(vtep_mac "$1" "$family")" "$(underlay_address "$1" "$family")" "$family"
+    done
+}
+
 # Makes a kernel node agree with the registry, as flanneld would by its watch: what it learns of a node is set, the
 # routes to those that are gone go.
 kernel_vxlan_follow() {

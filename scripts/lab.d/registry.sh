@@ -90,9 +90,11 @@ registry_command() {
         ;;
     cut) registry_cut "$@" ;;
     heal) registry_in nft delete table inet lab ;;
+    write) registry_write "$@" ;;
+    delete) "${REGISTRY}_node_gone" "$1" ;;
     follow) [ -z "$KERNEL" ] || kernel_vxlan_follow "$KERNEL" ;;
     leases) registry_leases ;;
-    *) wrong "registry is followed by stop, start, pause, resume, wipe, fill, save, restore, cut, heal, follow or leases: see 'scripts/lab help'" ;;
+    *) wrong "registry is followed by stop, start, pause, resume, wipe, fill, save, restore, cut, heal, write, delete, follow or leases: see 'scripts/lab help'" ;;
     esac
 }
 
@@ -120,6 +122,12 @@ registry_cut() {
             done
         done
     } | registry_in nft -f -
+}
+
+# registry_write NODE [MAC]: what flanneld would write of a kernel node of that number, whether it is there or not.
+registry_write() {
+    local KERNEL="$KERNEL $1" KERNEL_MAC=${2:-}
+    "${REGISTRY}_node" "$1"
 }
 
 # A command on the registry's host.
@@ -160,5 +168,5 @@ registry_host() {
 
 # What flanneld's VXLAN backend publishes of a kernel node's device of a family.
 kernel_backend_data() {
-    printf '{"VNI":1,"VtepMAC":"%s"}' "$(vtep_mac "$1" "$2")"
+    printf '{"VNI":1,"VtepMAC":"%s"}' "${KERNEL_MAC:-$(vtep_mac "$1" "$2")}"
 }

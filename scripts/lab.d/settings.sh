@@ -220,7 +220,7 @@ pod_numbers() {
 node_kind() {
     if [ "$CONTROL" = direct ]; then
         echo direct
-    elif [ -n "$CONTROL" ] || [ "$1" = "$KERNEL" ]; then
+    elif [ -n "$CONTROL" ] || [[ " $KERNEL " == *" $1 "* ]]; then
         echo kernel-vxlan
     else
         echo tartan
