@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# A thousand connections to the agent's socket that say nothing delay neither an ADD nor `tartan status`: the plugin's calls
+# have a socket and seats of their own, and a connection that says nothing loses its seat to the next. A plugin that knows
+# only the one socket is served too, in the running service and in the one after it. With --full an ADD beside them takes at
+# most twice the slowest without them, and 0.5 s.
+# labs: inside=v4 format=udp
+# last: it kills a service
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/cni.sh
+. "$TOOLS/cni.sh"
+
+IDLE=1000
+TURNS=5
+SOCKETS=$LAB_STATE/node1/run/tartan
+
+# Connects to a socket as often as that and says nothing; connects again what is closed, and says when all were connected.
+idle() {
+    start_in node1 python3 -c '
+import resource, selectors, socket, sys
+path, count = sys.argv[1], int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (count + 100, count + 100))
+poll = selectors.DefaultSelector()
+def connect():
+    one = socket.socket(socket.AF_UNIX)
+    one.settimeout(20)
+    try:
+        one.connect(path)
+    except OSError:
+        return one.close()
+    poll.register(one, selectors.EVENT_READ)
+for _ in range(count):
+    connect()
+print("connected", flush=True)
+while True:
+    for key, _ in poll.select():
+        poll.unregister(key.fileobj)
+        key.fileobj.close()
+        connect()
+' "$1" "$IDLE" >"$SCRATCH/idle"
+    until_true 30 "$IDLE idle connections" grep -q connected "$SCRATCH/idle"
+}
+
+# Each pod is attached and detached TURNS times; the slowest ADD, in milliseconds, into SLOWEST.
+adds() {
+    local turn began took
+    SLOWEST=0
+    for ((turn = 0; turn < TURNS; turn++)); do
+        began=${EPOCHREALTIME/./}
+        call ADD node1 seated >/dev/null || fail "ADD $1"
+        took=$(((${EPOCHREALTIME/./} - began) / 1000))
+        [ "$took" -le "$SLOWEST" ] || SLOWEST=$took
+        call DEL node1 seated || fail "DEL $1"
+    done
+    say "the slowest of $TURNS ADDs $1: $SLOWEST ms"
+}
+
+# The socket as an old plugin asks it, which knows no other.
+ask_by_old_path() {
+    in_ns node1 python3 -c '
+import json, socket, sys
+one = socket.socket(socket.AF_UNIX)
+one.settimeout(20)
+one.connect(sys.argv[1])
+one.sendall(b"{\"call\":\"ready\"}\n")
+sys.exit("ok" not in json.loads(one.makefile().readline()))
+' "$SOCKETS/tartan.sock" || fail "the old path does not answer $1"
+}
+
+new_pods seated
+undo call DEL node1 seated
+adds "with no other caller"
+MOST=$((2 * SLOWEST + 500))
+idle "$SOCKETS/tartan.sock"
+adds "beside $IDLE idle connections"
+measured_at_most "the slowest of them, ms" "$MOST" "$SLOWEST"
+for _ in 1 2 3; do until_true 4 "a status beside them" tartan node1 status; done
+ask_by_old_path "beside $IDLE idle connections"
+kill -KILL "$(service_pid node1)"
+until_true 10 "the next service answers beside them" tartan node1 status
+adds "of the next service"
+measured_at_most "the slowest of them, ms" "$MOST" "$SLOWEST"
+stop "$PID" KILL
+ask_by_old_path "when they are gone"
+# What another process removes is there again, and a plugin that finds it missing uses the other.
+rm "$SOCKETS/cni.sock"
+call STATUS node1 none '{"cniVersion": "1.1.0"}' || fail "without its own socket the plugin gets no answer"
+until_true 3 "the plugin's socket is there again" test -S "$SOCKETS/cni.sock"
