@@ -43,7 +43,7 @@ TERMS='jsonpath={range .spec.template.spec.affinity.nodeAffinity.requiredDuringS
 
 manifests() {
     equal "the manifests" "as they should be" \
-        "$("$VENV/bin/python" "$TOOLS/deploy_manifests.py" "$DEPLOY/rbac.yaml" "$DEPLOY/flannel-affinity.yaml" 2>&1)"
+        "$("$YAML_PYTHON" "$TOOLS/deploy_manifests.py" "$DEPLOY/rbac.yaml" "$DEPLOY/flannel-affinity.yaml" 2>&1)"
     daemonset >"$SCRATCH/daemonset.yaml"
     equal "flannel's DaemonSet, patched" $'kubernetes.io/os In linux\ntartan.io/dataplane NotIn tartan' \
         "$(kubectl patch --local -f "$SCRATCH/daemonset.yaml" --patch "$(cat "$DEPLOY/flannel-affinity.yaml")" -o "$TERMS")"
@@ -64,7 +64,7 @@ workload() {
 }
 
 judged() {
-    "$VENV/bin/python" "$TOOLS/workload_manifests.py" "$@"
+    "$YAML_PYTHON" "$TOOLS/workload_manifests.py" "$@"
 }
 
 # overlay NAME NETWORK BIN CONF: what deploy/clusters has for it, below a directory of one's own that names an image.
@@ -132,7 +132,7 @@ TEXT
 }
 
 net_conf_of() {
-    "$VENV/bin/python" -c '
+    "$YAML_PYTHON" -c '
 import sys, yaml
 print(next(one for one in yaml.safe_load_all(open(sys.argv[1])) if one["kind"] == "ConfigMap")["data"]["net-conf.json"])' "$1"
 }
@@ -142,7 +142,7 @@ seconds_ready() {
 }
 
 values_arrived() {
-    "$VENV/bin/python" -c '
+    "$YAML_PYTHON" -c '
 import json, sys, yaml
 objects = {one["kind"]: one for one in yaml.safe_load_all(open(sys.argv[1])) if one}
 data, daemonset = objects["ConfigMap"]["data"], objects["DaemonSet"]
@@ -273,7 +273,6 @@ in_cluster() {
     until_true 30 "the account's tokens are revoked" unauthorized "$SCRATCH/account" && say "the account's tokens are revoked"
 }
 
-python_client
 case ${1:-} in
 manifests) manifests ;;
 helm) by_helm ;;

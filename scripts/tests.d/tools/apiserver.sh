@@ -8,21 +8,9 @@ DEPLOY=$(readlink -f "$SCRIPTS/../deploy/kubernetes")
 # Whom rbac.yaml gives rights to.
 ACCOUNT=system:serviceaccount:tartan-system:tartan
 RIGHTS="get pods,get nodes,list nodes,watch nodes,patch nodes/status"
-# Python with Kubernetes' client, of this version.
-CLIENT=37.0.2
-VENV=$(realpath -m "$SCRIPTS/../target/oracle/venv")
-
-# Makes $VENV, once.
-python_client() {
-    mkdir -p "$(dirname "$VENV")"
-    (
-        flock 9
-        [ "$(cat "$VENV/version" 2>/dev/null)" != "$CLIENT" ] || exit 0
-        python3 -m venv "$VENV"
-        "$VENV/bin/pip" install --quiet --disable-pip-version-check "kubernetes==$CLIENT"
-        echo "$CLIENT" >"$VENV/version"
-    ) 9>"$VENV.lock" || die "Kubernetes' Python client cannot be installed: is PyPI within reach?"
-}
+# A Python that has python3-yaml, whatever comes first in PATH.
+# shellcheck disable=SC2034
+YAML_PYTHON=/usr/bin/python3
 
 # The testbed's server, with a user of flannel's rights: $SCRATCH/url, and kubeconfig, kubeconfig-token, kubeconfig-as.
 test_server() {

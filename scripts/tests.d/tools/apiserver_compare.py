@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares what two API servers answered, field by field.
 
-    apiserver_compare.py [--some] EXPECTED FOUND
+    apiserver_compare.py EXPECTED FOUND
 
-With --some, questions that FOUND lacks are none that differ: an old program cannot ask everything. Each file has lines of a question's name, a tab, and the answer as JSON. Prints a line for each field that differs,
+Each file has lines of a question's name, a tab, and the answer as JSON. Prints a line for each field that differs,
 "QUESTION: FIELD: expected A, found B"; ends with 1 if there is one, or if a question is missing.
 """
 
@@ -40,11 +40,7 @@ def text(value):
 
 
 def main():
-    words = sys.argv[1:]
-    some = "--some" in words
-    expected, found = (answers(path) for path in words if path != "--some")
-    if some:
-        expected = {name: answer for name, answer in expected.items() if name in found}
+    expected, found = map(answers, sys.argv[1:])
     wrong = []
     for name in [*expected, *(name for name in found if name not in expected)]:
         if name not in expected or name not in found:

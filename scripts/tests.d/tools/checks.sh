@@ -119,6 +119,14 @@ carrier() {
     esac
 }
 
+# overhead FAMILY: bytes of outer headers on inner packets of a family: IP 20 or 40, UDP 8, and in vxlan 22 more.
+overhead() {
+    local bytes=28
+    if [ "$(carrier "$1" "$OUTSIDE")" = 6 ]; then bytes=48; fi
+    if [ "$BACKEND" = vxlan ]; then bytes=$((bytes + 22)); fi
+    echo "$bytes"
+}
+
 tartan() {
     in_ns "$1" tartan "${@:2}"
 }

@@ -1,120 +1,91 @@
 # shellcheck shell=bash
-# One fault at a time: by one clock, `tartan doctor` finds it and `tartan status` shows it within 10 s of its making, both
-# with exit code 1, and both are clean again, with `tartan peers`, within 10 s of its end. Sourced after test_case.sh.
+# Faults, several at once. After they are made `tartan status` and `tartan doctor` show on every node the problems that they
+# cause and no others, both with exit code 1; after their end none, with exit code 0. Sourced behind law.sh.
 #
-# begins; make it; found ...; begins; end it; gone ...
+#   fault MAKE END EXPECTATION...    makes it; END is done by `no_more`, and at the law's end in any case
+#   found [NODE...]                  each node (default: all with Tartan) shows what is expected of it
+#   no_more                          ends all faults; `found` then expects no problem
+#
+# An EXPECTATION is "NODE CODE [WORDS|WORDS...]": a finding of this code, each of whose WORDS its sentence, evidence or remedy
+# has. A fault and the end of another may be looked for at once.
 
-# Hundredths of a second.
-AT_MOST=1000
-# A pattern of codes of what this fault may bring with it: they are not looked at, and are gone at its end.
-BESIDE='^$'
-CODE=0
-STATUS_CODE=0
+EXPECTED=()
+ENDS=()
+# Of the doctor, in the law that stops the agent.
+FLAGS=()
+BEGAN=$SECONDS
 
-# The clock of what is made or ended next.
-begins() {
-    BEGAN=$(clock)
+fault() {
+    ENDS+=("$2")
+    EXPECTED+=("${@:3}")
+    BEGAN=$SECONDS
+    eval "$1"
 }
 
-# doctor NODE ARG...: what it says, into $SCRATCH/doctor.json; its exit code into $CODE.
+no_more() {
+    local step
+    for ((step = ${#ENDS[@]} - 1; step >= 0; step--)); do eval "${ENDS[step]}" || fail "to end a fault: ${ENDS[step]}"; done
+    ENDS=()
+    EXPECTED=()
+    BEGAN=$SECONDS
+}
+undo no_more
+
+found() {
+    local node nodes=("$@")
+    if [ $# = 0 ]; then nodes=("${TARTAN[@]}"); fi
+    for node in "${nodes[@]}"; do shown_by "$node"; done
+    measured_at_most "seconds until all nodes show that" 10 $((SECONDS - BEGAN))
+}
+
+# shown_by NODE: what is expected of it.
+shown_by() {
+    local codes row node code words word
+    codes=$(printf '%s\n' "${EXPECTED[@]}" | awk -v node="$1" '$1 == node { print $2 }' | LC_ALL=C sort -u | paste -sd ' ')
+    until_true 10 "$1 shows ${codes:-no problem}" agree "$1" "$codes" || {
+        jq -c '.problems // .' "$SCRATCH/status" >&2 || true
+        jq -c '.checks[].findings[]' "$SCRATCH/doctor" >&2 || true
+        return 0
+    }
+    equal "incomplete findings of $1" "" "$(jq -c '.checks[].findings[]
+        | select([.sentence, .remedy, .severity, .evidence[0] // "", .reference[0] // ""] | any(. == ""))' "$SCRATCH/doctor")"
+    for row in "${EXPECTED[@]}"; do
+        read -r node code words <<<"$row"
+        [ "$node" = "$1" ] || continue
+        while read -rd '|' word; do evidence "$code" "$word"; done <<<"$words|"
+    done
+}
+
+# evidence CODE WORDS: a finding of that code has them.
+evidence() {
+    jq -e --arg code "$1" --arg words "$2" '[.checks[].findings[] | select(.code == $code) | .sentence, .evidence[], .remedy]
+        | any(contains($words))' "$SCRATCH/doctor" >/dev/null ||
+        fail "no finding $1 says '$2': $(jq -c '.checks[].findings[]' "$SCRATCH/doctor")"
+}
+
+# agree NODE CODES: status and doctor show these and no others, and say so by their exit codes. Of a stopped agent status knows
+# no problems.
+agree() {
+    local code=0 expected=1
+    case $2 in
+    '') expected=0 ;;
+    agent-not-running*) expected=3 ;;
+    esac
+    tartan "$1" status -o json >"$SCRATCH/status" || code=$?
+    [ "$code" = "$expected" ] || return 1
+    if [ "$code" != 3 ]; then [ "$(jq -r '[.problems[].code] | unique | join(" ")' "$SCRATCH/status")" = "$2" ] || return 1; fi
+    if [ "$2" != agent-not-running ] && [ "$code" = 3 ]; then expected=1; fi
+    doctor "$1"
+    [ "$CODE" = "$expected" ] && [ "$(codes)" = "$2" ]
+}
+
+# doctor NODE ARG...: what it says, into $SCRATCH/doctor; its exit code into $CODE.
 doctor() {
     CODE=0
-    tartan "$1" doctor -o json "${@:2}" >"$SCRATCH/doctor.json" || CODE=$?
-}
-
-status() {
-    STATUS_CODE=0
-    tartan "$1" status -o json >"$SCRATCH/status.json" 2>/dev/null || STATUS_CODE=$?
+    tartan "$1" doctor -o json "${FLAGS[@]}" "${@:2}" >"$SCRATCH/doctor" || CODE=$?
 }
 
 # The codes of what the doctor found, each once.
 codes() {
-    jq -r --arg beside "$BESIDE" '[.checks[].findings[].code | select(test($beside) | not)] | unique | join(" ")' "$SCRATCH/doctor.json"
-}
-
-status_codes() {
-    jq -r --arg beside "$BESIDE" '[.problems[].code | select(test($beside) | not)] | unique | join(" ")' "$SCRATCH/status.json" 2>/dev/null || echo '?'
-}
-
-# With the agent stopped, status knows of no problems: it says that no agent answers, by exit code 3.
-status_agrees() {
-    case " $1 " in
-    *" agent-not-running "*) [ "$STATUS_CODE" = 3 ] ;;
-    "  ") [ "$STATUS_CODE" = 0 ] && [ -z "$(status_codes)" ] ;;
-    *) [ "$STATUS_CODE" = 1 ] && [ "$(status_codes)" = "$1" ] ;;
-    esac
-}
-
-# agree NODE WHAT CODES EXIT-CODE ARG...: within 10 s of `begins` status has these problems and the doctor, with the
-# arguments, finds these and nothing else, and ends with that code.
-agree() {
-    local node=$1 what=$2 expected=$3 code=$4 by_status='' by_doctor='' status_now doctor_now
-    shift 4
-    while true; do
-        status_now='' doctor_now=''
-        status "$node"
-        if status_agrees "$expected"; then
-            status_now=$(($(clock) - BEGAN))
-            by_status=${by_status:-$status_now}
-            doctor "$node" "$@"
-            if [ "$(codes)" = "$expected" ] && [ "$CODE" = "$code" ]; then doctor_now=$(($(clock) - BEGAN)); fi
-            by_doctor=${by_doctor:-$doctor_now}
-        fi
-        if [ -n "$doctor_now" ] || (($(clock) - BEGAN > 3 * AT_MOST)); then break; fi
-        sleep 0.1
-    done
-    if [ -z "$doctor_now" ]; then
-        fail "$what: not within $((3 * AT_MOST / 100)) s: status '$(status_codes)' and exit code $STATUS_CODE" \
-            "(hundredths of a second: ${by_status:--}), doctor '$(codes)' and exit code $CODE (${by_doctor:--}): $(findings)"
-        return 1
-    fi
-    say "$what: ${expected:-nothing} (status $(hundredths "$by_status"), doctor $(hundredths "$by_doctor"))"
-    in_time "$what"
-}
-
-# in_time WHAT: it is no more than 10 s since `begins`; later, that is too late and nothing else is wrong.
-in_time() {
-    local passed
-    passed=$(($(clock) - BEGAN))
-    [ "$passed" -le "$AT_MOST" ] || too_late "$1: after $(hundredths "$passed") instead of $((AT_MOST / 100)) s"
-}
-
-findings() {
-    jq -c '.checks[].findings[]' "$SCRATCH/doctor.json" | cut -c 1-400
-}
-
-# found NODE WHAT CODES EXIT-CODE ARG...: these, each complete.
-found() {
-    local incomplete
-    agree "$@" || return 0
-    incomplete=$(jq -c '.checks[].findings[] | select(([.sentence, .remedy, .severity, (.evidence[0] // ""), (.reference[0] // "")]
-        | any(. == "")))' "$SCRATCH/doctor.json")
-    [ -z "$incomplete" ] || fail "$2: incomplete findings: $incomplete"
-    jq -r '.checks[].findings[] | "    \(.code): \(.sentence) (\(.evidence | join("; ")))"' "$SCRATCH/doctor.json" | cut -c 1-240
-}
-
-# gone NODE WHAT: nothing is wrong any more, by all three in turn, within 10 s of `begins`. A problem of a path is posted some
-# seconds after `tartan peers` shows its state, so status and doctor may have nothing to say while a path is still recovering.
-gone() {
-    local BESIDE='^$' code
-    while true; do
-        agree "$1" "$2" "" 0 || return 0
-        code=0
-        tartan "$1" peers >"$SCRATCH/peers" || code=$?
-        if [ "$code" = 0 ]; then
-            in_time "$2, by peers"
-            return 0
-        fi
-        if (($(clock) - BEGAN > 3 * AT_MOST)); then
-            fail "$2: not within $((3 * AT_MOST / 100)) s: 'tartan peers' ends with code $code: $(cat "$SCRATCH/peers")"
-            return 0
-        fi
-        sleep 0.1
-    done
-}
-
-# evidence WORDS: a finding has them.
-evidence() {
-    jq -e --arg words "$1" '[.checks[].findings[] | .sentence, .evidence[], .remedy] | any(contains($words))' \
-        "$SCRATCH/doctor.json" >/dev/null || fail "no finding says '$1': $(findings)"
+    jq -r '[.checks[].findings[].code] | unique | join(" ")' "$SCRATCH/doctor"
 }

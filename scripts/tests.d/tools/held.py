@@ -2,7 +2,7 @@
 
     held.py serve PORT ADDRESS...           sends back what it gets, of any number of connections, until it is killed
     held.py hold ADDRESS PORT               connects, and prints 'connected'; sends a message every 20 ms and awaits each
-                                            answer. It prints 'N answered' twice a second, and on SIGTERM 'N answered,
+                                            answer. It prints 'N answered' after every tenth, and on SIGTERM 'N answered,
                                             longest pause M ms'
 
 `hold` ends with an error when the connection is reset or closed, or an answer is wrong or does not come within a minute.
@@ -65,7 +65,7 @@ def hold(address, port):
             except OSError as error:
                 sys.exit(f"the connection ended after {count} answers: {error}")
             count += 1
-            if count % 25 == 0:
+            if count % 10 == 0:
                 print(f"{count} answered", flush=True)
             longest = max(longest, time.monotonic() - begin)
             time.sleep(INTERVAL)

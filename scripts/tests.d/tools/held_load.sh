@@ -1,40 +1,87 @@
 # shellcheck shell=bash
-# TCP connections that go on while a node's agent is stopped, killed or replaced: between pods, from the node to a ClusterIP, and
-# from outside to a NodePort. The test has set FAMILIES, and PORT and SERVED, at which held.py serves in pod3.
+# Load that goes on while an agent is stopped, killed or replaced: TCP connections from pod1 to pod3, from node1 to a ClusterIP and from
+# mallory to a NodePort of node1, which both lead to pod3; and datagrams with numbers from pod1 to pod3, each of them answered.
+# Sourced after law.sh or test_case.sh. FAMILIES are those of the pods.
 
 HOLDERS=()
+PORT=8080
+NODE_PORT=30080
 
 # hold WHAT NAME ADDRESS PORT: a connection that goes on in the background.
 hold() {
-    hold_from "$1" "$3" "$4" ip netns exec "$PREFIX-$2"
+    hold_in "$@"
+    connected
+}
+
+# hold_in WHAT NAME ADDRESS PORT: the same, not yet connected.
+hold_in() {
+    begin_to_hold "$1" "$3" "$4" ip netns exec "$PREFIX-$2"
 }
 
 # hold_from WHAT ADDRESS PORT CMD...: the same where CMD, which becomes the program, runs it.
 hold_from() {
+    begin_to_hold "$@"
+    connected
+}
+
+begin_to_hold() {
     "${@:4}" python3 "$TOOLS/held.py" hold "$2" "$3" >"$SCRATCH/held${#HOLDERS[@]}" 2>&1 &
-    PID=$!
-    STARTED+=("$PID")
-    HOLDERS+=("$PID|$1")
-    until_true 10 "$1 connects" grep -q connected "$SCRATCH/held$((${#HOLDERS[@]} - 1))" || cat "$SCRATCH/held$((${#HOLDERS[@]} - 1))"
+    STARTED+=("$!")
+    HOLDERS+=("$!|$1")
 }
 
-# service FAMILY KEY: of the Service of pod3.
-service() {
-    jq -r --arg key "$2" '.[] | select(.name == "lab/pod3" or .name == "pod3") | .[$key]' "$LAB_STATE/services.$1"
-}
-
-start_load() {
-    local family
-    for family in $(families "$FAMILIES"); do
-        hold "IPv$family, pod1 to pod3" pod1 "$(address_of pod3 "$family")" "$PORT"
-        hold "IPv$family, node1 to the ClusterIP of pod3" node1 "$(service "$family" address)" "$(service "$family" port)"
-        hold "IPv$family, client to the NodePort of pod3 at node1" client "$(underlay_of node1 "$family")" "$(service "$family" node_port)"
+# Waits until all are.
+connected() {
+    local number
+    for number in "${!HOLDERS[@]}"; do
+        until_true 10 "${HOLDERS[number]#*|} connects" grep -q connected "$SCRATCH/held$number" || cat "$SCRATCH/held$number"
     done
 }
 
-# Whether pod3 serves at every address of SERVED.
-serves_all() {
-    [ "$(in_ns pod3 ss -Hltn "sport = :$PORT" | wc -l)" -ge "${#SERVED[@]}" ]
+# cluster_ip FAMILY: an address of the underlay that no host has.
+cluster_ip() {
+    if [ "$1" = 6 ]; then echo 2001:db8:192::200; else echo 192.0.2.200; fi
+}
+
+# What kube-proxy would write for one Service.
+service_rules() {
+    local family chain ip rules
+    rules='table inet held { chain after { type nat hook postrouting priority srcnat; ct status dnat masquerade; }'
+    for chain in prerouting output; do
+        rules+="
+            chain $chain { type nat hook $chain priority -100;"
+        for family in "${FAMILIES[@]}"; do
+            ip=ip${family/4/}
+            rules+="
+                $ip daddr $(cluster_ip "$family") tcp dport 80 dnat $ip to $(socket_address "$(address_of pod3 "$family")" "$PORT");
+                tcp dport $NODE_PORT dnat $ip to $(socket_address "$(address_of pod3 "$family")" "$PORT");"
+        done
+        rules+=$'\n}'
+    done
+    in_ns node1 nft -f - <<<"$rules"$'\n}'
+    [ -z "${FACTS:-}" ] || undo in_ns node1 nft delete table inet held
+}
+
+start_load() {
+    local family addresses=()
+    for family in "${FAMILIES[@]}"; do addresses+=("$(address_of pod3 "$family")"); done
+    service_rules
+    start_in pod3 python3 "$TOOLS/held.py" serve "$PORT" "${addresses[@]}"
+    until_true 10 "pod3 serves" serves "${#addresses[@]}"
+    for family in "${FAMILIES[@]}"; do
+        hold_in "IPv$family, pod1 to pod3" pod1 "$(address_of pod3 "$family")" "$PORT"
+        # The node and the host outside have addresses of the underlay's families alone.
+        [ "$(underlay_of node1 "$family")" != - ] || continue
+        hold_in "IPv$family, node1 to the ClusterIP of pod3" node1 "$(cluster_ip "$family")" 80
+        hold_in "IPv$family, from outside to the NodePort of pod3" mallory "$(underlay_of node1 "$family")" "$NODE_PORT"
+    done
+    connected
+    RESETS=$(resets pod1 pod3 node1 mallory)
+}
+
+# serves ADDRESSES: whether pod3 serves at so many.
+serves() {
+    [ "$(in_ns pod3 ss -Hltn "sport = :$PORT" | wc -l)" -ge "$1" ]
 }
 
 # resets NAME...: how many connections each namespace has reset, or had reset.
@@ -54,13 +101,15 @@ all_go_on() {
     done
 }
 
+# The first line after it may be of answers before it.
 goes_on() {
-    [ "$(wc -l <"$SCRATCH/held$1")" -gt "$2" ]
+    [ "$(wc -l <"$SCRATCH/held$1")" -gt $(($2 + 1)) ]
 }
 
-# Every connection goes on, and is ended here.
+# Every connection goes on, none was reset, and each is ended here.
 load_survived() {
     local number what code
+    [ -z "${RESETS:-}" ] || same "connections that were reset, of each host" "$RESETS" "$(resets pod1 pod3 node1 mallory)"
     for number in "${!HOLDERS[@]}"; do
         what=${HOLDERS[number]#*|}
         code=0
@@ -69,4 +118,26 @@ load_survived() {
         equal "$what: exit code" 0 "$code"
         say "$what: $(tail -n 1 "$SCRATCH/held$number")"
     done
+    HOLDERS=()
+}
+
+# start_datagrams [POD ADDRESS RATE]: from pod1 to pod3, 500 a second, unless others are named.
+start_datagrams() {
+    local pod=${1:-pod1} to=${2:-$(address_of pod3 "${FAMILIES[0]}")} from
+    from=$(address_of "$pod" "${FAMILIES[0]}")
+    start_in pod3 python3 "$TOOLS/steady.py" serve "$to" 9000 >"$SCRATCH/arrived"
+    ANSWERING=$PID
+    until_true 10 "pod3 answers datagrams" is_bound pod3 udp 9000
+    start_in "$pod" python3 "$TOOLS/steady.py" send "$from" 9001 "$to" 9000 "${3:-500}" >"$SCRATCH/datagrams"
+    SENDING=$PID
+}
+
+# stop_datagrams: how many were sent, into SENT, and how many of them were not answered, into LOST.
+stop_datagrams() {
+    stop "$SENDING"
+    stop "$ANSWERING"
+    read -r SENT LOST < <(sed -nE 's/^([0-9]+) sent, ([0-9]+) answered$/\1 \2/p' "$SCRATCH/datagrams")
+    [ -n "${SENT:-}" ] || die "steady.py: $(cat "$SCRATCH/datagrams")"
+    LOST=$((SENT - LOST))
+    say "$LOST of $SENT datagrams were not answered; $(sed -n '2,$p' "$SCRATCH/datagrams" | paste -sd ' ' | cut -c -300)"
 }
