@@ -76,17 +76,18 @@ $difference"
 }
 
 # What the lab consists of, one fact a line: links, addresses, routes, rules, settings and processes of each of its
-# namespaces, and its files. Numbers that the kernel gives anew, counters, lifetimes and what lies below a node's sys are none.
+# namespaces, and its files. Numbers that the kernel gives anew, counters, lifetimes and what lies below a node's sys are none,
+# nor whether a TUN was taken over (its state, from then on, is UP) and which peers answered probes.
 facts() {
     local space
     for space in $(lab_namespaces); do
         echo "namespace ${space#"$PREFIX"-}"
         ip netns exec "$space" sh -c "$FACTS_OF_ONE"
-    done | sed -E 's/^[0-9]+: ([^:@ ]+)(@[^: ]+)?/\1/; s/ (expires|nhid|qlen|valid_lft|preferred_lft) [^ ]+//g; s/\\.*//'
+    done | sed -E 's/^[0-9]+: ([^:@ ]+)(@[^: ]+)?/\1/; s/ (expires|nhid|qlen|valid_lft|preferred_lft) [^ ]+//g; s/ state UNKNOWN / state UP /; s/\\.*//'
     for space in $(lab_processes); do
         echo "process $(tr '\0' ' ' <"/proc/$space/cmdline" 2>/dev/null)"
     done | grep -vE '^process ($|.*tartan .*(service|--as)|[^ ]*sh |ip netns)' | sort
-    find "$STATE" -path '*/sys/*' -prune -o -type f -print | grep -vE '/(log|facts|registry/data/.*|census\.before|namespaces)$' | sort
+    find "$STATE" -path '*/sys/*' -prune -o -type f -print | grep -vE '/(log|facts|registry/data/.*|census\.before|namespaces|answering-peers\.json)$' | sort
     find "$STATE" \( -name nodes.toml -o -name net-conf.json -o -name subnet.env -o -name pods -o -name tartan.toml \) -type f -exec md5sum {} + | sort
 }
 
