@@ -1,0 +1,81 @@
+"""Sends what forge.py does, case by case, and compares what a node of the lab counts of each.
+
+    forgeries.py PREFIX          a case a line: FROM NODE EXPECTED JSON WHAT..., separated by tabs
+
+FROM is the namespace that sends, NODE the one that counts. EXPECTED is the only count that grows there, by as many as were
+sent: `delivered`, a reason of a drop inbound (`received` grows with both), a count of the kernel's (forged_sources), or
+`nothing`. JSON is forge.py's order. Exit code 1: a count differed. Prints at last how many cases there were, and how many
+datagrams were to be delivered.
+"""
+
+import collections
+import ctypes
+import json
+import os
+import socket
+import sys
+import time
+
+from forge import send
+
+CLONE_NEWNET = 0x40000000
+# Seconds for a count to be reached, and how long one that is to stay is looked at.
+PATIENCE, REST = 20, 0.1
+PREFIX = sys.argv[1]
+
+
+def enter(name):
+    """Sockets that are made from now on are in that namespace."""
+    space = os.open(f"/run/netns/{PREFIX}-{name}", os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(space, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), name)
+    os.close(space)
+
+
+def counts(node):
+    """What a node has received but for probes, what became of it, what it read from its device, and what its rules dropped."""
+    with socket.socket(socket.AF_UNIX) as control:
+        control.connect(f"/run/tartan-lab/{PREFIX}/{node}/run/tartan/tartan.sock")
+        control.sendall(b'{"call":"drops"}\n')
+        drops = json.loads(b"".join(iter(lambda: control.recv(65536), b"")))["ok"]
+    found = collections.Counter()
+    for worker in drops["workers"]:
+        inbound = worker["inbound"]
+        found.update({"received": inbound["received"] - inbound["probes"], "read": worker["outbound"]["received"]})
+        found.update({name: inbound[name] for name in ("delivered", "originated")})
+        found.update(inbound["dropped"])
+    found.update({count["counter"]: count["count"] for count in drops["kernel"] if count["counter"].startswith("forged_")})
+    return found
+
+
+def examine(node, expected, order, what):
+    """Whether the counts grow as those of this case."""
+    sent, before, grown = send(order), BEFORE[node], None
+    wanted = {} if expected == "nothing" else {expected: sent}
+    if wanted and not expected.startswith("forged_"):
+        wanted["received"] = sent
+    until = time.monotonic() + (PATIENCE if wanted else REST)
+    while time.monotonic() < until and (grown != wanted or not wanted):
+        time.sleep(0.005)
+        BEFORE[node] = now = counts(node)
+        grown = {name: now[name] - before[name] for name in now if now[name] != before[name]}
+    if grown != wanted:
+        print(f"FAILED: {what}: expected {wanted}, found {grown}", file=sys.stderr)
+    else:
+        print(f"{what}: {grown}")
+    return grown == wanted
+
+
+# Of the case before: a datagram that is counted late or twice is an error of the next one.
+BEFORE, held, cases, rightful = {}, True, 0, 0
+for line in sys.stdin:
+    place, where, count, words, case = line.rstrip("\n").split("\t")
+    arranged = json.loads(words)
+    BEFORE.setdefault(where, counts(where))
+    enter(place)
+    held = examine(where, count, arranged, f"{case}, from {place}") and held
+    cases += 1
+    if count == "delivered":
+        rightful += arranged["count"] * len(arranged["formats"])
+print(cases, rightful)
+sys.exit(not held)
