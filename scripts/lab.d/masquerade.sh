@@ -12,7 +12,7 @@ masquerade_only() {
     masquerade "$wanted"
 }
 
-# $1 on or off. A Tartan node reads it when it starts; any other gets or loses flannel's rules.
+# $1 on or off. A Tartan node reads it again; any other gets or loses flannel's rules.
 masquerade() {
     local node family
     for node in $(node_numbers); do
@@ -23,16 +23,21 @@ masquerade() {
     done
 }
 
-# Without the file it is on.
+# Without the file it is on. What an agent masquerades is the chain postrouting of its table.
 node_masquerade() {
-    local node=$1 file=$STATE/node$1/etc/tartan/tartan.toml wanted=true
-    [ "$2" = on ] || wanted=false
-    if [ "$(cat "$file" 2>/dev/null || echo "masquerade = true")" = "masquerade = $wanted" ]; then return; fi
-    mkdir -p "$(dirname "$file")"
-    echo "masquerade = $wanted" >"$file"
-    node_stop "$node"
-    node_start "$node"
-    node_ready "$node"
+    local node=$1 file=$STATE/node$1/etc/tartan/tartan.toml wait now
+    for ((wait = 0; wait < 200; wait++)); do
+        now=off
+        if ip netns exec "$PREFIX-node$node" nft list chain inet tartan postrouting >/dev/null 2>&1; then now=on; fi
+        if [ "$now" = "$2" ]; then return; fi
+        if [ "$wait" = 0 ]; then
+            mkdir -p "$(dirname "$file")"
+            if [ "$2" = on ]; then rm "$file"; else echo "masquerade = false" >"$file"; fi
+            kill -HUP "$(cat "$STATE/node$node/pid")"
+        fi
+        sleep 0.1
+    done
+    die "node$node does not turn masquerade $2: see $STATE/node$node/log"
 }
 
 # What flanneld writes in iptables mode (pkg/trafficmngr/iptables/iptables.go): the forward rules always, the

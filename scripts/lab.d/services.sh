@@ -35,6 +35,10 @@ services() {
     local node family
     parse_services "$@"
     load_settings
+    if [ -n "$SERVICES_OFF" ]; then
+        services_off
+        return
+    fi
     need_tools iptables-nft-restore ip6tables-nft-restore nft python3 jq
     [ -n "$(served)" ] || die "a Service of a family needs pods and nodes of it: the lab '$PREFIX' has $INSIDE inside and $OUTSIDE outside"
     [ $((NODES * PODS)) -le "$MOST_SERVED_PODS" ] || die "at most $MOST_SERVED_PODS pods can have a Service each, not $((NODES * PODS))"
@@ -51,6 +55,25 @@ services() {
     service_list
 }
 
+# As if there had never been any.
+services_off() {
+    local node table
+    masquerade on
+    for node in $(node_numbers); do
+        for table in {ip,ip6}\ {kube-proxy,nat,filter}; do
+            ip netns exec "$PREFIX-node$node" nft "delete table $table" 2>/dev/null || true
+        done
+        ip -n "$PREFIX-node$node" -4 route delete default 2>/dev/null || true
+        ip -n "$PREFIX-node$node" -6 route delete default 2>/dev/null || true
+    done
+    if [ -e "/run/netns/$PREFIX-client" ]; then
+        ip -n "$PREFIX-net" link delete client
+        ip netns delete "$PREFIX-client"
+        sed -i "/^$PREFIX-client /d" "$STATE/namespaces"
+    fi
+    rm -f "$STATE"/services.*
+}
+
 # The client reaches ClusterIPs by the first node, as a static route would have it, and external IPs by both ends.
 client_routes() {
     local first last
@@ -63,7 +86,7 @@ client_routes() {
         client_route 4 203.0.113.64/26 "$last"
         ;;
     6)
-        client_route 6 fd00:10:96::/112 "$first"
+        client_route 6 fd00:10:96::/108 "$first"
         client_route 6 2001:db8:f00::/64 "$first"
         client_route 6 2001:db8:f00:1::/64 "$last"
         ;;
@@ -78,12 +101,18 @@ parse_services() {
     MASQUERADE=on
     KUBE_PROXY=iptables
     MOVED=false
+    SERVICES_OFF=
     parse_prefix "$@"
     set -- "${REST[@]}"
     while [ $# -gt 0 ]; do
         case $1 in
         --moved)
             MOVED=true
+            shift
+            continue
+            ;;
+        --off)
+            SERVICES_OFF=1
             shift
             continue
             ;;
@@ -166,7 +195,7 @@ kube_proxy() {
 service_network() {
     case $1 in
     4) echo 10.96.0.0/16 ;;
-    6) echo fd00:10:96::/112 ;;
+    6) echo fd00:10:96::/108 ;;
     esac
 }
 
