@@ -202,6 +202,8 @@ node_leave() {
     done
     sed -i "/ node$node /d" "$STATE/pods"
     if [ -e "$STATE/node$node/pid" ]; then node_stop "$node"; fi
+    # A socket without a process, of an address that the node has lost, keeps the namespace for a minute or two.
+    ip -n "$PREFIX-net" link delete "node$node"
     ip netns delete "$PREFIX-node$node"
     unmount_bpf "$STATE/node$node"
     rm -rf "$STATE/node$node"
