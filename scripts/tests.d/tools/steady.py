@@ -120,10 +120,15 @@ class Sender:
         signal.signal(signal.SIGUSR1, lambda *_: self.marks.append(self.sent))
 
     def client(self, source, target):
+        """A socket, or None if there is no route now."""
         client = open_socket(*source)
         if self.ip_options:
             client.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, self.ip_options)
-        client.connect(target)
+        try:
+            client.connect(target)
+        except OSError:
+            client.close()
+            return None
         self.clients[client.fileno()] = client
         self.waiting.register(client, select.EPOLLIN)
         return client
@@ -145,7 +150,7 @@ class Sender:
     def run(self, source, target):
         source = (source[0] or ("::" if family(target[0]) == socket.AF_INET6 else "0.0.0.0"), source[1])
         client = None
-        reader = threading.Thread(target=self.read)
+        reader = threading.Thread(target=self.read, daemon=True)
         reader.start()
         begin = time.monotonic()
         while not ENDING.told and self.sent < self.count:
@@ -153,7 +158,9 @@ class Sender:
             while self.sent < due:
                 if client is None or self.own_ports:
                     client = self.client(source, target)
-                self.send(client)
+                if client is not None:
+                    self.send(client)
+                self.sent += 1
             time.sleep(0.5 / self.rate)
         self.is_done = True
         reader.join()
@@ -170,7 +177,6 @@ class Sender:
                 break
             except OSError:
                 continue
-        self.sent += 1
 
 
 ENDING = Ending()
