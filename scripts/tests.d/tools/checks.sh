@@ -139,11 +139,12 @@ until_true() {
     patience=$((seconds * 5 < 20 ? 20 : seconds * 5))
     shift 2
     while true; do
-        took=$(((${EPOCHREALTIME/./} - ${began/./}) / 1000))
         if "$@" >/dev/null 2>&1; then
+            took=$(((${EPOCHREALTIME/./} - ${began/./}) / 1000))
             measured_at_most "milliseconds until $what" $((seconds * 1000)) "$took"
             return 0
         fi
+        took=$(((${EPOCHREALTIME/./} - ${began/./}) / 1000))
         if ((took > patience * 1000)); then break; fi
         sleep 0.1
     done
