@@ -83,12 +83,12 @@ facts() {
     for space in $(lab_namespaces); do
         echo "namespace ${space#"$PREFIX"-}"
         ip netns exec "$space" sh -c "$FACTS_OF_ONE"
-    done | sed -E 's/^[0-9]+: ([^:@ ]+)(@[^: ]+)?/\1/; s/ (expires|nhid|qlen|valid_lft|preferred_lft) [^ ]+//g; s/ state UNKNOWN / state UP /; s/\\.*//'
+    done | sed -E 's/\\.*//; s/^[0-9]+: ([^:@ ]+)(@[^: ]+)?/\1/; s/ (expires|nhid|qlen|valid_lft|preferred_lft) [^ ]+//g; s/ state UNKNOWN / state UP /'
     for space in $(lab_processes); do
         echo "process $(tr '\0' ' ' <"/proc/$space/cmdline" 2>/dev/null)"
     done | grep -vE '^process ($|.*tartan .*(service|--as)|[^ ]*sh |ip netns)' | sort
     find "$STATE" -path '*/sys/*' -prune -o -type f -print | grep -vE '/(log|facts|registry/data/.*|census\.before|namespaces|answering-peers\.json)$' | sort
-    find "$STATE" \( -name nodes.toml -o -name net-conf.json -o -name subnet.env -o -name pods -o -name tartan.toml \) -type f -exec md5sum {} + | sort
+    find "$STATE" -path '*/sys/*' -prune -o \( -name nodes.toml -o -name net-conf.json -o -name subnet.env -o -name pods -o -name tartan.toml \) -type f -exec md5sum {} + | sort
 }
 
 # Run in a namespace. What packets put into a set is no fact, nor which table is the newest.
