@@ -42,6 +42,7 @@ use std::time::{Duration, Instant};
 
 use cni_shim::atomic_file;
 use dataplane::device;
+#[cfg(feature = "faults")]
 use dataplane::faults::{self, InjectedFault};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
@@ -92,6 +93,7 @@ impl ServiceError {
 pub async fn run(configuration: Configuration) -> Result<u8, ServiceError> {
     let mut signals = Signals::listen().map_err(ServiceError::Signals)?;
     let config = &configuration.config;
+    #[cfg(feature = "faults")]
     inject_faults();
     raise_descriptor_limit();
     make_device_file();
@@ -244,6 +246,7 @@ fn raise_descriptor_limit() {
 
 /// Tests of whole nodes meet a kernel that refuses what this one grants, and workers that an attacker has taken over, by names of
 /// [`InjectedFault`] between commas.
+#[cfg(feature = "faults")]
 fn inject_faults() {
     let names = std::env::var("TARTAN_FAULTS").unwrap_or_default();
     for name in names.split(',').filter(|name| !name.is_empty()) {

@@ -14,6 +14,7 @@
 //! then the threads stay, and go on where they were if that service does not come to it ([`Engine::resume`]).
 
 mod confinement;
+#[cfg(feature = "faults")]
 mod escape;
 mod moderation;
 mod spin;

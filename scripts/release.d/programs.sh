@@ -53,6 +53,12 @@ build_programs() {
         is_for "$target" "$BUILT/$program"
     done
     holds_bpf_object "$BUILT/tartan"
+    has_no_hooks "$BUILT/tartan" "$BUILT/tartan-cni"
+}
+
+# has_no_hooks PROGRAM...: of tests (the cargo feature `faults`).
+has_no_hooks() {
+    ! grep -lE 'TARTAN_FAULTS|TARTAN_CNI_FAULT' "$@" || die "a program has the hooks of tests"
 }
 
 # is_for TARGET PROGRAM: its machine is the target's.

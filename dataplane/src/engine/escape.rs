@@ -1,5 +1,6 @@
-//! What an attacker would begin with who runs code inside a worker. A hook of the tests: with [`InjectedFault::Escape`] each worker
-//! of a running service tries all of it once it is confined, and says on standard error how that went.
+//! What an attacker would begin with who runs code inside a worker. A hook of the tests, behind the feature `faults`: with
+//! [`InjectedFault::Escape`] each worker of a running service tries all of it once it is confined, and reports on standard error
+//! how that went.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -14,6 +14,7 @@ use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use rustix::thread::set_current_timer_slack;
 
 use super::confinement::Confinement;
+#[cfg(feature = "faults")]
 use super::escape;
 use super::moderation::Moderation;
 use super::spin::Spin;
@@ -89,7 +90,9 @@ impl Thread {
             // Sleeps of a few microseconds are to last that long, not up to 50 more (prctl(2)).
             let _ = set_current_timer_slack(NonZeroU64::new(1));
             let confined = confinement.map_or_else(unknown_machine, |limits| limits.apply());
-            if let Err(error) = confined.and_then(|()| escape::try_where_asked()) {
+            #[cfg(feature = "faults")]
+            let confined = confined.and_then(|()| escape::try_where_asked());
+            if let Err(error) = confined {
                 // Set by this thread alone.
                 let _ = refusal.set(error.to_string());
             }

@@ -1,5 +1,6 @@
 //! System calls for the tests of what refuses them.
 
+#[cfg(feature = "faults")]
 use std::io;
 
 #[cfg(test)]
@@ -8,6 +9,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Has the calling thread traced by its parent (`PTRACE_TRACEME`, ptrace(2)).
+#[cfg(feature = "faults")]
 pub(crate) fn be_traced() -> io::Result<()> {
     // WHY: no crate that is used here wraps ptrace(2).
     // SAFETY: the request has no argument: "The pid, addr, and data arguments are ignored" (ptrace(2)).

@@ -1,8 +1,11 @@
-//! System calls that fail on demand, so that tests can run against a kernel that refuses what this one grants.
+//! System calls that fail on demand, so that tests can run against a kernel that refuses what this one grants: with the cargo
+//! feature `faults` alone, which no released program has.
 //!
-//! Theory of operation: a word of bits, one per [`InjectedFault`], none set unless a test calls [`set`]. Each is looked at only
-//! where the call it spoils would be made with an offload, so the plain path never asks.
+//! Theory of operation: a word of bits, one per [`InjectedFault`], none set unless a test calls [`set`]. Each is read only
+//! where the call it spoils would be made with an offload. Without the feature none is ever set, and the compiler removes the
+//! question.
 
+#[cfg(feature = "faults")]
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// What the kernel is to refuse.
@@ -21,6 +24,7 @@ pub enum InjectedFault {
     Escape = 16,
 }
 
+#[cfg(feature = "faults")]
 impl InjectedFault {
     /// Every fault.
     pub const ALL: [InjectedFault; 5] = [
@@ -44,6 +48,7 @@ impl InjectedFault {
 }
 
 /// Makes the kernel refuse, or lets it grant again, for the whole process.
+#[cfg(feature = "faults")]
 pub fn set(fault: InjectedFault, on: bool) {
     if on {
         FAULTS.fetch_or(fault as u32, Relaxed);
@@ -52,8 +57,15 @@ pub fn set(fault: InjectedFault, on: bool) {
     }
 }
 
+#[cfg(feature = "faults")]
 pub(crate) fn is_set(fault: InjectedFault) -> bool {
     FAULTS.load(Relaxed) & fault as u32 != 0
 }
 
+#[cfg(not(feature = "faults"))]
+pub(crate) const fn is_set(_: InjectedFault) -> bool {
+    false
+}
+
+#[cfg(feature = "faults")]
 static FAULTS: AtomicU32 = AtomicU32::new(0);
