@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Addresses of Debian's host-local or static, where the configuration delegates to them: the pod has what they give, the agent
-# records it, and they get it back. One that is full, or is not there, is named.
+# Addresses of Debian's host-local or static, where the configuration delegates to them: the pod has what they give, the
+# agent records it, and they get it back. One that is full, or is not there, is named.
 # labs: inside=dual third=tartan device=tun format=vxlan
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
@@ -20,13 +20,18 @@ reserved() {
 
 # has POD ADDRESS...: in its result, by the agent and in its namespace.
 has() {
-    local pod=$1 found
+    local pod=$1 address
     shift
-    equal "addresses in the result of $pod" "$*" "$(jq -r '[.ips[].address | split("/")[0]] | join(" ")' "$SCRATCH/$pod.eth0")"
-    equal "addresses of $pod by the agent" "$*" "$(row node1 "$pod" | jq -r '[.addresses[] | split("/")[0]] | join(" ")')"
-    found=$(ip -n "$PREFIX-$pod" -j address show eth0 | jq -r '[.[0].addr_info[] | select(.scope == "global").local] | join(" ")')
-    equal "addresses in $pod" "$*" "$found"
-    for found; do pings pod3 "$found"; done
+    equal "addresses in the result of $pod" "$*" "$(jq '.ips[].address' "$SCRATCH/$pod.eth0" | bare)"
+    equal "addresses of $pod by the agent" "$*" "$(row node1 "$pod" | jq '.addresses[]' | bare)"
+    equal "addresses in $pod" "$*" \
+        "$(ip -n "$PREFIX-$pod" -j address show eth0 | jq '.[0].addr_info[] | select(.scope == "global").local' | bare)"
+    for address; do pings pod3 "$address"; done
+}
+
+# Strings of JSON as words, addresses without their lengths.
+bare() {
+    jq -rs 'map(split("/")[0]) | join(" ")'
 }
 
 # refused POD KEYS PART

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The calls that podman, `ctr` and containerd's CRI were seen to make, made again, and in every version of the specification:
-# each is answered as the specification says, and nothing is left of them.
+# The calls that podman, `ctr` and containerd's CRI were seen to make, made again, and in every version of the
+# specification: each is answered as the specification says, and nothing is left of them.
 # labs: inside=dual third=tartan device=tun format=vxlan
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A thousand connections to the agent's socket that say nothing delay neither an ADD nor `tartan status`: the plugin's calls
-# have a socket and seats of their own, and a connection that says nothing loses its seat to the next. A plugin that knows
-# only the one socket is served too, in the running service and in the one after it. With --full an ADD beside them takes at
-# most twice the slowest without them, and 0.5 s.
+# A thousand connections to the agent's socket that say nothing delay neither an ADD nor `tartan status`: the plugin's
+# calls have a socket and seats of their own, and a connection that says nothing loses its seat to the next. A plugin
+# that knows only the one socket is served too, in the running service and in the one after it. With --full an ADD
+# beside them takes at most twice the slowest without them, and 0.5 s.
 # labs: inside=v4 format=udp
 # last: it kills a service
 # shellcheck source=scripts/tests.d/tools/law.sh
@@ -14,7 +14,7 @@ IDLE=1000
 TURNS=5
 SOCKETS=$LAB_STATE/node1/run/tartan
 
-# Connects to a socket as often as that and says nothing; connects again what is closed, and says when all were connected.
+# Connects to a socket as often as that and says nothing. Connects again what is closed.
 idle() {
     start_in node1 python3 -c '
 import resource, selectors, socket, sys

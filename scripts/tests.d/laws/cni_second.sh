@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A second interface of a pod, as Multus adds it: by the same plugin for another network, with its results kept in a place of
-# its own. Answers leave by the interface where their requests came in. Each interface is deleted by itself.
+# A second interface of a pod, as Multus adds it: by the same plugin for another network, with its results kept in a
+# place of its own. Answers leave by the interface where their requests came in. Each interface is deleted by itself.
 # labs: inside=v4 format=vxlan third=kernel-vxlan
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"

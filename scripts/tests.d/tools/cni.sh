@@ -15,8 +15,8 @@ end_pod() {
     [ ! -e "/run/netns/$PREFIX-$1" ] || ip netns delete "$PREFIX-$1"
 }
 
-# call VERB NODE POD [KEYS [IFNAME]]: the plugin as a runtime calls it, with further KEYS of the configuration, a JSON object.
-# IN runs it, if not in_ns.
+# call VERB NODE POD [KEYS [IFNAME]]: the plugin as a runtime calls it, with further KEYS of the configuration, a JSON
+# object. IN runs it, if not in_ns, and PROGRAM is it, if not the first of PATH.
 call() {
     local keys=${4:-} ifname=${5:-eth0}
     jq -nc --arg root "$LAB_STATE/$2" --argjson keys "${keys:-"{}"}" \
