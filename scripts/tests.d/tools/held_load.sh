@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Load that goes on while an agent is stopped, killed or replaced: TCP connections from pod1 to pod3, from node1 to a ClusterIP and from
-# mallory to a NodePort of node1, which both lead to pod3; and datagrams with numbers from pod1 to pod3, each of them answered.
+# mallory to a NodePort of node1, which both lead to pod3; and datagrams with numbers, each of them answered.
 # Sourced after law.sh or test_case.sh. FAMILIES are those of the pods.
 
 HOLDERS=()
@@ -121,14 +121,14 @@ load_survived() {
     HOLDERS=()
 }
 
-# start_datagrams [POD ADDRESS RATE]: from pod1 to pod3, 500 a second, unless others are named.
+# start_datagrams FROM TO: 500 a second from one pod to another.
 start_datagrams() {
-    local pod=${1:-pod1} to=${2:-$(address_of pod3 "${FAMILIES[0]}")} from
-    from=$(address_of "$pod" "${FAMILIES[0]}")
-    start_in pod3 python3 "$TOOLS/steady.py" serve "$to" 9000 >"$SCRATCH/arrived"
+    local to
+    to=$(address_of "$2" "${FAMILIES[0]}")
+    start_in "$2" python3 "$TOOLS/steady.py" serve "$to" 9000 >/dev/null
     ANSWERING=$PID
-    until_true 10 "pod3 answers datagrams" is_bound pod3 udp 9000
-    start_in "$pod" python3 "$TOOLS/steady.py" send "$from" 9001 "$to" 9000 "${3:-500}" >"$SCRATCH/datagrams"
+    until_true 10 "$2 answers datagrams" is_bound "$2" udp 9000
+    start_in "$1" python3 "$TOOLS/steady.py" send '' 9001 "$to" 9000 500 >"$SCRATCH/datagrams"
     SENDING=$PID
 }
 

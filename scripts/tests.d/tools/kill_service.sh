@@ -96,9 +96,12 @@ lost_in_kernel() {
         awk 'NR > 1 { sum += $2 } END { print sum + 0 }')))
 }
 
-# booked NODE...: what is booked as lost in a crash or in the kernel.
+# booked NODE...: what is booked as lost: in a crash, for another reason but those for what is forged, or in the kernel.
 booked() {
     local node sum=0
-    for node; do sum=$((sum + $(lost_in_crash "$node") + $(lost_in_kernel "$node"))); done
+    for node; do
+        sum=$((sum + $(lost_in_kernel "$node") + $(agent_json "$node" drops | jq '[.workers[] | .outbound, .inbound
+            | .dropped | del(.UnknownPeer, .NotPeersSource) | add // 0] | add')))
+    done
     echo "$sum"
 }

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# The agent of a node is stopped and started, and killed with all of its processes and started: no TCP connection ends, neither
+# between pods nor one that is masqueraded to the tunnel device; the device, its addresses and routes stay, no process without
+# capabilities attaches to it, and while no agent runs the kernel refuses what pods send and `tartan status` shows the last
+# good state, marked as such.
+# labs: lab=udp-v4|udp-dual|vxlan-over-v4
+# full: run=default|full
+# last: it stops and kills agents
+# seconds: 900
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/kill_service.sh
+. "$TOOLS/kill_service.sh"
+# shellcheck source=scripts/tests.d/tools/held_load.sh
+. "$TOOLS/held_load.sh"
+
+# ROUNDS says how many, each of a stop and a kill (../kills.sh).
+ROUNDS=${ROUNDS:-${FULL:+3}}
+ROUNDS=${ROUNDS:-1}
+
+# One that has ended and was not collected has no namespace.
+has_no_agent() {
+    ! readlink "/proc/$1/ns/net" "/proc/$2/ns/net"
+}
+
+is_refused() {
+    local family
+    for family in "${FAMILIES[@]}"; do
+        { in_ns pod2 ping -c 1 -W 1 "$(address_of pod3 "$family")" 2>&1 || true; } >"$SCRATCH/refused"
+        grep -qi unreachable "$SCRATCH/refused" || return 1
+    done
+}
+
+# What the node forwarded by last shows, marked so that neither a reader nor a script takes it for an answer.
+last_good_is_shown() {
+    local command code
+    grep -q '^LAST GOOD STATE, .* old: ' "$SCRATCH/status" || fail "status, $1, shows no last good state: $(cat "$SCRATCH/status")"
+    for command in status peers routes; do
+        code=0
+        tartan node1 "$command" -o json >"$SCRATCH/$command.json" 2>/dev/null || code=$?
+        equal "exit code of $command, $1" 3 "$code"
+        jq -e '.code == "no-agent" and .last_good.node == "node1" and .last_good.peer_count == 2
+            and .last_good.age >= 0 and .last_good_refused == null and (has("peers") or has("routes") | not)' \
+            "$SCRATCH/$command.json" >/dev/null || fail "$command, $1: $(cat "$SCRATCH/$command.json")"
+    done
+    equal "peers of the last good state, $1" "node2 node3" "$(jq -r '[.last_good.peers[].name] | join(" ")' "$SCRATCH/peers.json")"
+    equal "owners of its routes, $1" "node1 node2 node3" \
+        "$(jq -r '[.last_good.routes[].node] | unique | join(" ")' "$SCRATCH/routes.json")"
+}
+
+# No agent runs.
+nothing_serves() {
+    local code=0
+    # Of a stop at once from Linux 6.8 on, which settles the carrier when it is asked.
+    until_true 5 "the kernel refuses what pods send, $1" is_refused || cat "$SCRATCH/refused"
+    tartan node1 status >"$SCRATCH/status" 2>&1 || code=$?
+    equal "exit code of status, $1" 3 "$code"
+    is_kept_from_users "$1"
+    last_good_is_shown "$1"
+    grep -q 'as unreachable; tartan0 stays' "$SCRATCH/status" || fail "status, $1, does not say what refuses: $(cat "$SCRATCH/status")"
+    equal "carrier of tartan0, $1" 0 "$(in_ns node1 cat /sys/class/net/tartan0/carrier)"
+}
+
+# A process without capabilities that can open /dev/net/tun, as udev lets every user, gets no queue of the device.
+is_kept_from_users() {
+    in_ns node1 python3 - tartan0 <<'ATTACH' || fail "a user's process attaches to tartan0, $1"
+import errno, fcntl, os, struct, sys
+queue = os.open("/dev/net/tun", os.O_RDWR)
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+IFF_TUN, IFF_TAP, IFF_NO_PI, IFF_VNET_HDR, IFF_MULTI_QUEUE = 1, 2, 0x1000, 0x4000, 0x100
+refusals = set()
+for kind in IFF_TUN, IFF_TAP:
+    for more in 0, IFF_VNET_HDR | IFF_MULTI_QUEUE:
+        try:
+            fcntl.ioctl(queue, 0x400454CA, struct.pack("16sH22x", sys.argv[1].encode(), kind | IFF_NO_PI | more))
+            sys.exit("attached")
+        except OSError as error:
+            refusals.add(errno.errorcode[error.errno])
+sys.exit("EPERM" not in refusals or bool(refusals - {"EPERM", "EINVAL"}))
+ATTACH
+}
+
+# end_agent stop|kill
+end_agent() {
+    local keeper service
+    keeper=$(keeper_of node1)
+    service=$(service_of node1)
+    case $1 in
+    stop) lab stop node1 >/dev/null ;;
+    kill) kill -KILL "$keeper" "$service" ;;
+    esac
+    until_true 10 "the agent has ended" has_no_agent "$keeper" "$service"
+}
+
+taken_over() {
+    grep -c 'the device that is there is taken over' "$LAB_STATE/node1/log" || true
+}
+
+is_kept_from_users "while an agent runs"
+start_load
+BEFORE=$(device_and_routes node1)
+TAKEN_OVER=$(taken_over)
+for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do
+    for WAY in stop kill; do
+        end_agent "$WAY"
+        if [ "$ROUND" = 1 ]; then nothing_serves "after $WAY"; fi
+        lab start node1 >/dev/null
+        all_go_on "after $WAY $ROUND and a start"
+    done
+done
+load_survived
+same "device, addresses and routes of node1" "$BEFORE" "$(device_and_routes node1)"
+equal "device taken over" $((TAKEN_OVER + 2 * ROUNDS)) "$(taken_over)"
