@@ -19,6 +19,9 @@ drops() {
     echo "$(($(dropped node1 outbound) + $(dropped node1 inbound)))"
 }
 
+# host-local goes on behind what it gave last: the first addresses are the lab's pods'.
+mkdir -p "$LAB_STATE/node1/cni/networks/cbr0"
+printf 10.244.1.100 >"$LAB_STATE/node1/cni/networks/cbr0/last_reserved_ip.0"
 new_pods old
 undo remove_bridge
 OLD=$(stock ADD node1 old | jq -r '.ips[0].address | split("/")[0]') || die "the stock plugin refuses a pod"
