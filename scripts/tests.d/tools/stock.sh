@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The stock flannel contract: a node's pods on the bridge cni0, made by Debian's `bridge` and `host-local`
 # as flannel's CNI plugin delegates to them (flannel-io/cni-plugin, flannel.go and flannel_linux.go). All
-# that the plugin knows of the node it reads from subnet.env. Sourced after test_case.sh.
+# that the plugin knows of the node it reads from subnet.env. Sourced after test_case.sh or law.sh.
 
 STOCK_PLUGINS=/usr/lib/cni
 
@@ -51,4 +51,26 @@ subnet_value() {
 delegated() {
     ip netns exec "$PREFIX-$2" env CNI_COMMAND="$1" CNI_CONTAINERID="$PREFIX-$3" CNI_IFNAME=eth0 \
         CNI_NETNS="/var/run/netns/$PREFIX-$3" CNI_PATH="$STOCK_PLUGINS" "$STOCK_PLUGINS/bridge"
+}
+
+# bridged_pod NODE: the pod `bridged`, for a law, beside the node's pods of tartan-cni: it has the addresses from 100 on.
+bridged_pod() {
+    local configuration=$SCRATCH/bridged result
+    undo no_bridged_pod "$1"
+    make_namespace bridged
+    delegate "$1" | jq '.ipam.ranges[][] |= . + {rangeStart: (.subnet | split("/")[0] | sub("(?<last>:?)0?$"; "\(.last)100"))}' \
+        >"$configuration"
+    result=$(delegated ADD "$1" bridged <"$configuration") || die "the stock plugin on $1 says: $result"
+    jq -r '"bridged '"$1"' \([.ips[].address | split("/")[0]] | join(" "))"' <<<"$result" >>"$LAB_STATE/pods"
+}
+
+no_bridged_pod() {
+    local family
+    sed -i '/^bridged /d' "$LAB_STATE/pods"
+    delegated DEL "$1" bridged <"$SCRATCH/bridged" || true
+    ip -n "$PREFIX-$1" link delete cni0 || true
+    ip netns delete "$PREFIX-bridged"
+    rm -rf "$LAB_STATE/$1/cni"
+    # What the plugin wrote there to masquerade.
+    for family in ip ip6; do ip netns exec "$PREFIX-$1" nft delete table "$family" nat 2>/dev/null || true; done
 }
