@@ -99,12 +99,6 @@ container() {
     ip -n "$PREFIX-box" route add default via 172.17.0.1
 }
 
-# forged CASES: each is counted, exactly.
-forged() {
-    python3 "$TOOLS/forgeries.py" "$PREFIX" <<<"$1" >"$SCRATCH/counted" || fail "encapsulated packets of pods are counted otherwise"
-    say "cases, each counted where it left the pod: $(cut -d ' ' -f 1 < <(tail -n 1 "$SCRATCH/counted")) of $(wc -l <<<"$1")"
-}
-
 # rightful FROM TO: a plain datagram, and one that looks like an overlay between pods, which pods may have.
 rightful() {
     local port
@@ -126,7 +120,7 @@ followed() {
     sed "/^name = \"node3\"/a underlay-sources = [\"$new\"]" "$SCRATCH/nodes.toml" >"$list.new"
     mv "$list.new" "$list"
     until_true 1 "the guard knows $new" guard_knows "$new"
-    forged "$(nests "to a new address" pod1 1 "$new" bridged)"
+    forgeries "$(nests "to a new address" pod1 1 "$new" bridged)"
 }
 
 # What the rules' own counters of node1 say that it dropped.
@@ -153,7 +147,7 @@ outlives() {
     kill -CONT "$keeper"
     until_true 10 "the next service answers" tartan node1 status
     agents_are_ready
-    forged "$case"
+    forgeries "$case"
     same "rules before and after a crash" "$handles" "$(in_ns node1 nft -s -a list table inet tartan | grep '# handle')"
 }
 
@@ -219,7 +213,7 @@ for FAMILY in "${FAMILIES[@]}"; do
     rightful bridged pod1
     rightful pod1 pod5
 done
-forged "$CASES"
+forgeries "$CASES"
 if [ "$REGISTRY" = file ]; then followed; fi
 outlives
 for POD in "${!SINKS[@]}"; do

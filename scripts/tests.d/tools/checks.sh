@@ -221,6 +221,15 @@ kernel_path_carried() {
     fi
 }
 
+# forgeries CASES: sends them (forgeries.py), and each must be counted as it says. RIGHTFUL is how many were to be delivered.
+forgeries() {
+    local cases
+    python3 "$TOOLS/forgeries.py" "$PREFIX" <<<"$1" >"$SCRATCH/forgeries" || fail "forged packets are counted otherwise"
+    # shellcheck disable=SC2034 # The laws use it.
+    read -r cases RIGHTFUL < <(tail -n 1 "$SCRATCH/forgeries")
+    equal "cases of forged packets" "$(wc -l <<<"$1")" "$cases"
+}
+
 service_pid() {
     agent_json "$1" status | jq .service_pid
 }

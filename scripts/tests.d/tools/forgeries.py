@@ -2,9 +2,9 @@
 
     forgeries.py PREFIX          a case a line: FROM NODE EXPECTED JSON WHAT..., separated by tabs
 
-FROM is the namespace that sends, NODE the one that counts. EXPECTED is the only count that grows there, by as many as were
-sent: `delivered`, a reason of a drop inbound (`received` grows with both), a count of the kernel's (forged_sources), or
-`nothing`. JSON is forge.py's order. Exit code 1: a count differed. Prints at last how many cases there were, and how many
+FROM is the namespace that sends, NODE the one that counts. EXPECTED names the counts that alone grow there, by as many as were
+sent: received, delivered, read (from the device), reasons of drops, or one of the kernel's (forged_sources), with a plus
+between them; or `nothing`. JSON is forge.py's order. Exit code 1: a count differed. Prints at last how many cases there were, and how many
 datagrams were to be delivered.
 """
 
@@ -44,6 +44,7 @@ def counts(node):
         found.update({"received": inbound["received"] - inbound["probes"], "read": worker["outbound"]["received"]})
         found.update({name: inbound[name] for name in ("delivered", "originated")})
         found.update(inbound["dropped"])
+        found.update(worker["outbound"]["dropped"])
     found.update({count["counter"]: count["count"] for count in drops["kernel"] if count["counter"].startswith("forged_")})
     return found
 
@@ -51,9 +52,7 @@ def counts(node):
 def examine(node, expected, order, what):
     """Whether the counts grow as those of this case."""
     sent, before, grown = send(order), BEFORE[node], None
-    wanted = {} if expected == "nothing" else {expected: sent}
-    if wanted and not expected.startswith("forged_"):
-        wanted["received"] = sent
+    wanted = {} if expected == "nothing" else dict.fromkeys(expected.split("+"), sent)
     until = time.monotonic() + (PATIENCE if wanted else REST)
     while time.monotonic() < until and (grown != wanted or not wanted):
         time.sleep(0.005)
@@ -75,7 +74,7 @@ for line in sys.stdin:
     enter(place)
     held = examine(where, count, arranged, f"{case}, from {place}") and held
     cases += 1
-    if count == "delivered":
+    if "delivered" in count:
         rightful += arranged["count"] * len(arranged["formats"])
 print(cases, rightful)
 sys.exit(not held)
