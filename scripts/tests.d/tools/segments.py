@@ -1,10 +1,9 @@
-"""Sends one UDP super-packet: COUNT datagrams of SIZE bytes in a single call with UDP_SEGMENT.
+"""UDP super-packets, COUNT datagrams of SIZE bytes in a single call with UDP_SEGMENT, arrive as those datagrams and nothing else.
 
-    segments.py ADDRESS PORT SIZE COUNT                              constant content
-    segments.py ADDRESS PORT SIZE COUNT OFFSET SRC MAC MAC FORGED    content that holds, from OFFSET on and
-        then every SIZE bytes, what a VXLAN datagram carries: an inner packet from SRC to ADDRESS, port FORGED
+    segments.py FROM SOURCE TO ADDRESS SOURCE_MAC MAC
 
-A receiver that cuts the datagram at the mark instead of at its own headers sees those as datagrams.
+The pod FROM sends to the pod TO, behind VTEPs with these MACs. All but the last have a content that holds, at a place where a
+wrong cut could fall and then every SIZE bytes, what a VXLAN datagram carries: an inner packet to a port that is counted too.
 """
 
 import socket
@@ -12,32 +11,66 @@ import struct
 import sys
 
 from packets import family, udp_packet, vxlan
+from spaces import Findings, inside, soon
 
 SOL_UDP, UDP_SEGMENT = 17, 103
+SIZE, COUNT = 1200, 10
+PORT, FORGED_PORT = 7000, 7001
+# Bytes of headers of VXLAN, Ethernet, IPv4 and UDP, and what IPv6 has more. A wrong cut at every SIZE bytes of the whole datagram
+# falls all of them earlier in the payload; without the VXLAN header it is the last three, in the other format the last two.
+HEADERS, MORE = (8, 14, 20, 8), 20
 
 
-def forged_content(address, size, count, offset, source, source_mac, destination_mac, port):
-    # VXLAN, Ethernet, IP and UDP headers stand in front of the forged payload.
-    headers = 8 + 14 + (40 if family(address) == socket.AF_INET6 else 20) + 8
-    inner = udp_packet(source, address, 4000, port, b"forged" + bytes(size - headers - 6))
-    one = vxlan(inner, source_mac, destination_mac)
-    assert len(one) == size
-    return (bytes(offset) + one * count)[: size * count]
+def contents(source, address, source_mac, mac):
+    """Those that are forged, for each place of a wrong cut, and a constant one."""
+    more = MORE if family(address) == socket.AF_INET6 else 0
+    inner = udp_packet(source, address, 4000, FORGED_PORT, b"forged" + bytes(SIZE - sum(HEADERS) - more - 6))
+    one = vxlan(inner, source_mac, mac)
+    for place in (0, *(SIZE - sum(HEADERS[first:]) - more for first in (0, 1, 2))):
+        yield (bytes(place) + one * COUNT)[: SIZE * COUNT]
+    yield bytes(range(256))[:250] * (SIZE * COUNT // 250)
 
 
-def main(address, port, size, count, *forged):
-    size, count = int(size), int(count)
-    content = bytes(range(256)) * (size * count // 256 + 1)
-    content = content[: size * count]
-    if forged:
-        offset, source, source_mac, destination_mac, forged_port = forged
-        content = forged_content(address, size, count, int(offset), source, source_mac, destination_mac, int(forged_port))
-    client = socket.socket(family(address), socket.SOCK_DGRAM)
-    client.setsockopt(SOL_UDP, UDP_SEGMENT, struct.pack("i", size))
-    sent = client.sendto(content, (address, int(port)))
-    if sent != size * count:
-        sys.exit(f"sent {sent} of {size * count} bytes")
+def receiver(name, address, port):
+    server = inside(name, lambda: socket.socket(family(address), socket.SOCK_DGRAM))
+    server.bind((address, port))
+    server.setblocking(False)
+    return server
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def received(server, sizes):
+    """The sizes of what has come, with what came before."""
+    try:
+        while True:
+            sizes.append(len(server.recv(65536)))
+    except BlockingIOError:
+        return sizes
+
+
+def counters(name):
+    """Of a pod's kernel, the datagrams that programs have read, and those for no socket."""
+    def read():
+        with open("/proc/thread-self/net/snmp", encoding="ascii") as four, open("/proc/thread-self/net/snmp6", encoding="ascii") as six:
+            names, counts = [line.split() for line in four if line.startswith("Udp:")]
+            return dict(zip(names, counts)), dict(line.split() for line in six)
+    four, six = inside(name, read)
+    return [int(four[count]) + int(six.get("Udp6" + count, 0)) for count in ("InDatagrams", "NoPorts")]
+
+
+def main(sender, source, name, address, source_mac, mac):
+    findings, what = Findings(), f"from {sender} to {name}, {address}"
+    good, forged = (receiver(name, address, port) for port in (PORT, FORGED_PORT))
+    client = inside(sender, lambda: socket.socket(family(address), socket.SOCK_DGRAM))
+    client.setsockopt(SOL_UDP, UDP_SEGMENT, struct.pack("i", SIZE))
+    before, sizes, sent = counters(name), [], 0
+    for content in contents(source, address, source_mac, mac):
+        sent += client.sendto(content, (address, PORT)) // SIZE
+    expected = [SIZE] * sent
+    findings.equal(f"datagrams of {SIZE} bytes {what}", (5 * COUNT, sent), (sent, soon(lambda: received(good, sizes), expected).count(SIZE)))
+    findings.equal(f"others {what}, and of the forged ones", (0, 0), (len(sizes) - sizes.count(SIZE), len(received(forged, []))))
+    grown = [after - count for after, count in zip(counters(name), before)]
+    findings.equal(f"datagrams that programs of {name} have read, and for no socket", [sent, 0], grown)
+    findings.end()
+
+
+main(*sys.argv[1:])
