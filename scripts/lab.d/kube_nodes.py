@@ -6,6 +6,7 @@
                                              and creating it as it was without
     kube_nodes.py URL annotate NAME <LINES   sets flannel's annotations, each line a name and its value; without
                                              a value it is removed
+    kube_nodes.py URL compact                lets the lab's server forget what was before
     kube_nodes.py URL list                   prints the list of Nodes as the server gives it
     kube_nodes.py URL leases                 prints what they say of their overlay, one a line of JSON
 
@@ -26,10 +27,13 @@ def ask(url, method="GET", body=None, kind="application/json"):
     """The answer's document; exits with the server's words when it refuses."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": kind}, method=method)
-    # The lab's addresses are behind no proxy, whatever the shell has set.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=SECONDS) as answer:
+    with open_url(request) as answer:
         return json.load(answer)
+
+
+def open_url(request):
+    # The lab's addresses are behind no proxy, whatever the shell has set.
+    return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=SECONDS)
 
 
 def add(url, name, ranges):
@@ -91,6 +95,8 @@ def main():
             unassign(url, words[0])
         case "annotate":
             annotate(url, words[0], sys.stdin)
+        case "compact":
+            open_url(urllib.request.Request(f"{url}/test/compact", b"", method="POST"))
         case "list":
             json.dump(ask(url + NODES), sys.stdout)
         case "leases":

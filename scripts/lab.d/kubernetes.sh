@@ -35,8 +35,12 @@ kubernetes_answers() {
     grep -q '^http://' <<<"$(tail -n 1 "$STATE/registry/log")" && kubernetes_nodes list
 }
 
+# A real one has forgotten what was before its start. Revisions of ours begin anew: a watch from one of an earlier server
+# would go on here, and get what was loaded one by one.
 kubernetes_started() {
-    [ ! -s "$STATE/registry/data/nodes.json" ] || registry_in nft delete table inet starting
+    [ -s "$STATE/registry/data/nodes.json" ] || return 0
+    kubernetes_nodes compact
+    registry_in nft delete table inet starting
 }
 
 kubernetes_stopping() {
