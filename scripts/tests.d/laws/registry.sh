@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+# Whatever becomes of the registry, forwarding goes on: no datagram between pods is lost, no node changes an address, no daemon
+# is started anew. Each node reports `registry-lost` while it is away, and follows it once it answers again: after a stop, and
+# after it came back empty and then as it was. With --full also while it is silent, cut off from one node, emptied for
+# good (etcd) or full (etcd).
+# labs: registry=etcd
+# labs: registry=kubernetes inside=dual
+# full: registry=kubernetes
+# last: it stops the registry
+# seconds: 400
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/registry.sh
+. "$TOOLS/registry.sh"
+
+SAVED=$SCRATCH/saved
+# Seconds for datagrams to pass meanwhile.
+AWAY=${FULL:+30}
+
+traffic() {
+    local family
+    for family in "${FAMILIES[@]}"; do
+        steady pod1 pod3 "$family"
+        steady pod3 pod5 "$family"
+    done
+}
+
+# all_nodes SECONDS WHAT CMD...: of each Tartan node, which is the first argument of the command.
+all_nodes() {
+    local node
+    for node in "${TARTAN[@]}"; do until_true "$1" "$node $2" "$3" "$node" "${@:4}" || true; done
+}
+
+# A record that is written now is in force, and one that is deleted no longer.
+followed() {
+    registry write 99
+    all_nodes "$BACK_WITHIN" "has what is new, and no problem" follows 99
+    registry delete 99
+    all_nodes "$FOLLOWED_WITHIN" "has seen it go" knows_not 99
+}
+
+follows() {
+    knows "$@" && all_well "$1"
+}
+
+stopped() {
+    registry stop
+    all_nodes "$NOTICED_WITHIN" "reports registry-lost" has_problem registry-lost
+    sleep "${AWAY:-1}"
+    registry start
+    followed
+}
+
+# Nothing is withdrawn, though the registry says that there is no node.
+wiped() {
+    local node
+    registry wipe
+    all_nodes 10 "has read it empty" has_problem leases-refused
+    for node in "${TARTAN[@]}"; do equal "peers of $node" 2 "$(agent_json "$node" peers | jq '.peers | length')"; done
+    registry restore "$SAVED"
+    all_nodes "$BACK_WITHIN" "has no problem" all_well
+}
+
+silent() {
+    registry pause
+    all_nodes "$NOTICED_WITHIN" "reports registry-lost" has_problem registry-lost
+    registry resume
+    followed
+    ip -n "$PREFIX-net" link set registry down
+    all_nodes "$NOTICED_WITHIN" "reports registry-lost" has_problem registry-lost
+    ip -n "$PREFIX-net" link set registry up
+    followed
+}
+
+# node1 does not reach it, and what it has missed is compacted.
+cut() {
+    registry cut node1
+    registry write 98
+    until_true "$FOLLOWED_WITHIN" "node2 has what is new" knows node2 98
+    registry delete 98
+    registry write 99
+    [ "$REGISTRY" != etcd ] || compact
+    until_true "$NOTICED_WITHIN" "node1 reports registry-lost" has_problem node1 registry-lost
+    knows_not node1 99 >/dev/null || fail "node1 is not cut off"
+    registry heal
+    until_true "$BACK_WITHIN" "node1 has what it has missed" knows node1 99
+    knows_not node1 98 >/dev/null || fail "node1 has what had gone before"
+    registry delete 99
+    followed
+}
+
+compact() {
+    etcdctl compact --physical "$(etcdctl get / -w json | jq .header.revision)" >/dev/null
+}
+
+# For good; its configuration is written again, and each node writes the subnet that it has.
+emptied() {
+    local node
+    registry wipe
+    etcdctl put /coreos.com/network/config \
+        "$(jq -n --arg backend "$BACKEND" '{Network: "10.244.0.0/16", Backend: {Type: $backend}}
+            + if $ARGS.positional[0] == "dual" then {EnableIPv6: true, IPv6Network: "fd00:10:244::/48"} else {} end' \
+            --args "$INSIDE")" >/dev/null
+    for node in "${TARTAN[@]}"; do until_true "$BACK_WITHIN" "the record of $node is there again" has_record "${node#node}"; done
+    all_nodes "$BACK_WITHIN" "has no problem" all_well
+    registry restore "$SAVED"
+    followed
+}
+
+# etcd refuses what is written. A service that starts has its record and writes none; a node that joins says why it has none,
+# and joins once there is space.
+full() {
+    local junk i joining
+    undo cp "$SCRATCH/settings" "$LAB_STATE/settings"
+    cp "$LAB_STATE/settings" "$SCRATCH/settings"
+    sed -i 's/ACQUIRE=.*/ACQUIRE="1"/' "$LAB_STATE/settings"
+    registry stop
+    registry start -- --quota-backend-bytes=2097152
+    junk=$(head -c 400000 /dev/zero | tr '\0' x)
+    for ((i = 0; i < 20; i++)); do
+        printf '%s' "$junk" | etcdctl put "/junk/$i" >/dev/null 2>&1 || break
+    done
+    grep -q NOSPACE <<<"$(etcdctl alarm list)" || fail "etcd has no alarm: $(etcdctl alarm list)"
+    all_nodes "$BACK_WITHIN" "has no problem" all_well
+    kill -KILL "$(service_pid node2)"
+    until_true 5 "a new service on node2" all_well node2
+    lab join >"$SCRATCH/join" 2>&1 &
+    joining=$!
+    STARTED+=("$joining")
+    until_true 10 "node4 says why it has no subnet" grep -qiE 'space|refuse' "$LAB_STATE/node4/log"
+    etcdctl del --prefix /junk/ >/dev/null
+    compact
+    etcdctl defrag >/dev/null
+    etcdctl alarm disarm >/dev/null
+    wait "$joining" || fail "node4 does not join once there is space: $(cat "$SCRATCH/join")"
+    lab leave node4
+    registry restore "$SAVED"
+    followed
+}
+
+# Without traffic and without the registry: keeper and service together, of a core, once the pauses between attempts have grown.
+costs() {
+    local ran
+    registry stop
+    sleep 15
+    ran=$(agent_time node1)
+    sleep 10
+    measured_at_most "hundredths of a second that node1's agent ran in 10 s without the registry" 20 $(($(agent_time node1) - ran))
+    registry start
+    followed
+}
+
+agent_time() {
+    local ticks
+    ticks=$(cut_stat "$(cat "$LAB_STATE/$1/pid")" "$(service_pid "$1")")
+    echo $((ticks * 100 / $(getconf CLK_TCK)))
+}
+
+cut_stat() {
+    awk '{ sub(/.*\) /, ""); ticks += $12 + $13 } END { print ticks }' "/proc/$1/stat" "/proc/$2/stat"
+}
+
+BEFORE=$(agents "${TARTAN[@]}")
+registry save "$SAVED"
+traffic
+stopped
+wiped
+if [ -n "${FULL:-}" ]; then
+    silent
+    cut
+fi
+none_lost 0
+if [ -n "${FULL:-}" ]; then costs; fi
+if [ -n "${FULL:-}" ] && [ "$REGISTRY" = etcd ]; then
+    steady pod1 pod3 4
+    emptied
+    none_lost 5
+fi
+same "daemons and addresses of all nodes" "$BEFORE" "$(agents "${TARTAN[@]}")"
+if [ -n "${FULL:-}" ] && [ "$REGISTRY" = etcd ]; then
+    steady pod1 pod5 4
+    full
+    none_lost 0
+fi
