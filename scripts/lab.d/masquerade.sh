@@ -43,11 +43,12 @@ node_masquerade() {
 # What flanneld writes in iptables mode (pkg/trafficmngr/iptables/iptables.go): the forward rules always, the
 # others with --ip-masq.
 flannel_rules() {
-    local node=$1 family=$2 on=$3 first=1 network subnet groups=224.0.0.0/4
+    local node=$1 family=$2 on=$3 first=1 network subnet groups=224.0.0.0/4 program=iptables-nft space=$PREFIX-node$1
     network=$(cluster_network "$family")
     subnet=$(pod_subnet "$node" "$family")
     [ "$family" = 4 ] || groups=ff00::/8
-    ! hooked "$node" "$family" FLANNEL-POSTRTG || first=
+    if [ "$family" = 6 ]; then program=ip6tables-nft; fi
+    if grep -q -- '-j FLANNEL-POSTRTG$' <<<"$(ip netns exec "$space" "$program" -t nat -S POSTROUTING)"; then first=; fi
     {
         echo '*filter'
         echo ':FLANNEL-FWD - [0:0]'
@@ -67,5 +68,5 @@ flannel_rules() {
             echo "-A FLANNEL-POSTRTG ! -s $network -d $network -j MASQUERADE --random-fully"
         fi
         echo COMMIT
-    } | ip netns exec "$PREFIX-node$node" "$(restore "$family")" --noflush
+    } | ip netns exec "$space" "$program-restore" --noflush
 }

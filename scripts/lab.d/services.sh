@@ -1,7 +1,6 @@
 # shellcheck shell=bash
-# Kubernetes Services in a lab: on every node the rules that kube-proxy would keep there in its iptables mode
-# (kube_proxy.py) or its nftables mode (kube_proxy_nft.py), one host outside the cluster, and masquerade.sh. Sourced by
-# scripts/lab.
+# Kubernetes Services in a lab: on every node the rules that kube-proxy would keep there (kube_proxy.py), one host outside the
+# cluster, and masquerade.sh. Sourced by scripts/lab.
 #
 #   PREFIX-client   192.0.2.251   2001:db8:192::251    no node; the nodes' default route leads to it
 #
@@ -32,7 +31,7 @@ CLIENT=251
 MOST_SERVED_PODS=250
 
 services() {
-    local node family
+    local node family process processes=()
     parse_services "$@"
     load_settings
     if [ -n "$SERVICES_OFF" ]; then
@@ -47,11 +46,12 @@ services() {
     for family in $(served); do
         service_plan "$family" >"$STATE/services.$family"
         for node in $(node_numbers); do
-            ip -n "$PREFIX-node$node" "-$family" route replace default via "$(underlay_address "$CLIENT" "$family")" dev eth0
-            kube_proxy "$node" "$family"
+            kube_proxy "$node" "$family" &
+            processes+=("$!")
         done
         client_routes "$family"
     done
+    for process in "${processes[@]}"; do wait "$process" || die "the rules of kube-proxy cannot be written"; done
     service_list
 }
 
@@ -76,25 +76,12 @@ services_off() {
 
 # The client reaches ClusterIPs by the first node, as a static route would have it, and external IPs by both ends.
 client_routes() {
-    local first last
-    first=$(underlay_address 1 "$1")
-    last=$(underlay_address "$NODES" "$1")
-    case $1 in
-    4)
-        client_route 4 10.96.0.0/16 "$first"
-        client_route 4 203.0.113.0/26 "$first"
-        client_route 4 203.0.113.64/26 "$last"
-        ;;
-    6)
-        client_route 6 fd00:10:96::/108 "$first"
-        client_route 6 2001:db8:f00::/64 "$first"
-        client_route 6 2001:db8:f00:1::/64 "$last"
-        ;;
-    esac
-}
-
-client_route() {
-    ip -n "$PREFIX-client" "-$1" route replace "$2" via "$3" dev eth0
+    local networks=(10.96.0.0/16 203.0.113.0/26 203.0.113.64/26) number node
+    [ "$1" = 4 ] || networks=(fd00:10:96::/108 2001:db8:f00::/64 2001:db8:f00:1::/64)
+    for number in 0 1 2; do
+        node=$((number == 2 ? NODES : 1))
+        ip -n "$PREFIX-client" "-$1" route replace "${networks[number]}" via "$(underlay_address "$node" "$1")" dev eth0
+    done
 }
 
 parse_services() {
@@ -106,24 +93,19 @@ parse_services() {
     set -- "${REST[@]}"
     while [ $# -gt 0 ]; do
         case $1 in
-        --moved)
-            MOVED=true
+        --moved) MOVED=true ;;
+        --off) SERVICES_OFF=1 ;;
+        --masquerade | --kube-proxy)
+            [ $# -ge 2 ] || wrong "$1 needs a value"
+            case $1 in
+            --masquerade) MASQUERADE=$(one_of "$1" "$2" on off) ;;
+            --kube-proxy) KUBE_PROXY=$(one_of "$1" "$2" iptables nftables) ;;
+            esac
             shift
-            continue
             ;;
-        --off)
-            SERVICES_OFF=1
-            shift
-            continue
-            ;;
-        --masquerade | --kube-proxy) [ $# -ge 2 ] || wrong "$1 needs a value" ;;
         *) wrong "services does not know '$1': see 'scripts/lab help'" ;;
         esac
-        case $1 in
-        --masquerade) MASQUERADE=$(one_of "$1" "$2" on off) ;;
-        --kube-proxy) KUBE_PROXY=$(one_of "$1" "$2" iptables nftables) ;;
-        esac
-        shift 2
+        shift
     done
 }
 
@@ -177,19 +159,9 @@ service_plan() {
 
 # $1 node, $2 family
 kube_proxy() {
-    local order=AGAIN space=$PREFIX-node$1 plan=$STATE/services.$2
-    case $KUBE_PROXY in
-    iptables)
-        hooked "$1" "$2" KUBE-POSTROUTING || order=FIRST
-        python3 "$LAB_HOME/lab.d/kube_proxy.py" "$order" "node$1" "$(cluster_network "$2")" <"$plan" |
-            ip netns exec "$space" "$(restore "$2")" --noflush
-        ;;
-    nftables)
-        python3 "$LAB_HOME/lab.d/kube_proxy_nft.py" "node$1" "$(underlay_address "$1" "$2")" "$(cluster_network "$2")" \
-            "$(service_network "$2")" <"$plan" | ip netns exec "$space" nft -f -
-        ;;
-    esac
-    ip netns exec "$space" python3 "$LAB_HOME/lab.d/stale_flows.py" <"$plan"
+    ip -n "$PREFIX-node$1" "-$2" route replace default via "$(underlay_address "$CLIENT" "$2")" dev eth0
+    ip netns exec "$PREFIX-node$1" python3 "$LAB_HOME/lab.d/kube_proxy.py" "$KUBE_PROXY" "node$1" "$(underlay_address "$1" "$2")" \
+        "$(cluster_network "$2")" "$(service_network "$2")" <"$STATE/services.$2"
 }
 
 service_network() {
@@ -197,21 +169,6 @@ service_network() {
     4) echo 10.96.0.0/16 ;;
     6) echo fd00:10:96::/108 ;;
     esac
-}
-
-# The program that writes iptables rules of a family, as nftables ones.
-restore() {
-    case $1 in
-    4) echo iptables-nft-restore ;;
-    6) echo ip6tables-nft-restore ;;
-    esac
-}
-
-# $1 node, $2 family, $3 chain: whether packets come to it already.
-hooked() {
-    local program=iptables-nft
-    [ "$2" = 4 ] || program=ip6tables-nft
-    grep -q -- "-j $3\$" <<<"$(ip netns exec "$PREFIX-node$1" "$program" -t nat -S POSTROUTING)"
 }
 
 service_list() {

@@ -1,14 +1,9 @@
-"""Forgets the UDP flows that lead to an endpoint that is none any more, as kube-proxy does after each change.
-
-    stale_flows.py <SERVICES
-
-SERVICES as in kube_proxy.py, of one family. Speaks to the kernel's connection tracking itself (nfnetlink_conntrack.h,
+"""Forgets the UDP flows that lead to an endpoint of a Service that is none any more. Speaks to the kernel's connection tracking itself (nfnetlink_conntrack.h,
 nfnetlink.h). What is stale follows Kubernetes, pkg/proxy/conntrack/cleanup.go: the first packet went to an address and
 port of a Service with endpoints, or to its node port, and the answers come from an address that is not among them.
 """
 
 import ipaddress
-import json
 import socket
 import struct
 import sys
@@ -70,9 +65,9 @@ def flow(payload):
     return protocol[PROTOCOL_NUMBER][0], to, port, by, struct.pack("=HH", 4 + len(name), ORIGINAL | 0x8000) + name
 
 
-def main():
+def forget(services):
     by_address, by_port, family = {}, {}, socket.AF_INET
-    for service in json.load(sys.stdin):
+    for service in services:
         endpoints = {ipaddress.ip_address(endpoint["address"]) for endpoint in service["endpoints"]}
         if not endpoints:
             continue
@@ -95,7 +90,3 @@ def main():
                     code = -struct.unpack_from("=i", answer)[0]
                     if kind == ERROR and code not in (0, ENOENT):
                         sys.exit(f"stale_flows.py: the kernel keeps a flow to {to} port {port}: error {code}")
-
-
-if __name__ == "__main__":
-    main()

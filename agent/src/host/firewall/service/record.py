@@ -4,14 +4,12 @@
     unshare -n python3 agent/src/host/firewall/service/record.py iptables >agent/src/host/firewall/service/recorded_iptables.txt
     unshare -n python3 agent/src/host/firewall/service/record.py nftables >agent/src/host/firewall/service/recorded_nftables.txt
 
-The rules are written by scripts/lab.d/kube_proxy.py and kube_proxy_nft.py, as of node1, for TCP alone. A line is
+The rules are written by scripts/lab.d/kube_proxy.py, as of node1, for TCP alone. A line is
 FAMILY TABLE rule|map NAME BYTES: of a rule its expressions, of a map one part of the list of its elements; hexadecimal,
 (n) for n zeros.
 """
 
-import contextlib
 import importlib
-import io
 import json
 import re
 import socket
@@ -22,15 +20,16 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[5] / "scripts" / "lab.d"))
+kube_proxy = importlib.import_module("kube_proxy")
 
 FAMILIES = {
     "ip": {
-        "number": 2, "restore": "iptables-nft-restore", "service": "10.96.4.{}", "pod": "10.244.{}.2",
+        "number": 2, "service": "10.96.4.{}", "pod": "10.244.{}.2",
         "cluster": "10.244.0.0/16", "services": "10.96.0.0/16", "node": "192.0.2.1", "outside": "203.0.113.{}",
         "client": "192.0.2.251/32",
     },
     "ip6": {
-        "number": 10, "restore": "ip6tables-nft-restore", "service": "fd00:10:96::4:{}", "pod": "fd00:10:244:{}::2",
+        "number": 10, "service": "fd00:10:96::4:{}", "pod": "fd00:10:244:{}::2",
         "cluster": "fd00:10:244::/48", "services": "fd00:10:96::/112", "node": "2001:db8:192::1",
         "outside": "2001:db8:f00::{}", "client": "2001:db8:192::251/128",
     },
@@ -63,19 +62,6 @@ def plan(words):
         service(6, "ranged", [here], balancer=[words["outside"].format(6)], ranges=[words["client"]]),
         service(7, "outer-local", [there], local=True, external=[words["outside"].format(7)]),
     ]
-
-
-def write_rules(mode, words):
-    iptables = mode == "iptables"
-    generator = importlib.import_module("kube_proxy" if iptables else "kube_proxy_nft")
-    generator.PROTOCOLS = ("tcp",)
-    order = ["FIRST", "node1"] if iptables else ["node1", words["node"]]
-    rest = [words["cluster"]] if iptables else [words["cluster"], words["services"]]
-    sys.stdin = io.StringIO(json.dumps(plan(words)))
-    with contextlib.redirect_stdout(io.StringIO()) as rules:
-        generator.main(*order, *rest)
-    command = [words["restore"], "--noflush"] if iptables else ["nft", "-f", "-"]
-    subprocess.run(command, input=rules.getvalue(), text=True, check=True)
 
 
 def attribute(kind, text):
@@ -122,7 +108,7 @@ def names():
 
 def main(mode):
     for words in FAMILIES.values():
-        write_rules(mode, words)
+        kube_proxy.write_rules(mode, "node1", words["node"], words["cluster"], words["services"], plan(words), ("tcp",))
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as kernel:
         kernel.bind((0, 0))
         for family, table, kind, name in names():

@@ -1,29 +1,19 @@
-"""The rules that kube-proxy keeps on one node for one address family, in its nftables mode.
+"""The rules of kube-proxy's nftables mode, what goes to `nft -f`: it makes the table, or replaces its rules and keeps what affinity
+has remembered.
 
-    kube_proxy_nft.py NODE NODE_ADDRESS CLUSTER SERVICE_NETWORK <SERVICES
-
-CLUSTER is the pods' network, SERVICES a JSON list as kube_proxy.py describes it. Prints what goes to `nft -f`: it
-makes the table, or replaces its rules and keeps what affinity has remembered, as kube-proxy does.
-
-Every Service is there for TCP and for UDP, and node ports are open at every address of the node
-(--nodeport-addresses 0.0.0.0/0 and ::/0; without it they are at the node's primary address alone). Chains, maps, sets,
-their names, priorities and order follow Kubernetes 1.36, pkg/proxy/nftables/proxier.go (setupNFTables, syncProxyRules,
-writeServiceToEndpointRules): a hairpin is known by a set of connections, not by kube-proxy's mark, and an endpoint has
-a chain of its own only for the sake of affinity.
+Node ports are open at every address of the node (--nodeport-addresses 0.0.0.0/0 and ::/0; without it they are at the node's primary
+address alone). Chains, maps, sets, their names, priorities and order follow Kubernetes 1.36, pkg/proxy/nftables/proxier.go
+(setupNFTables, syncProxyRules, writeServiceToEndpointRules): a hairpin is known by a set of connections, not by kube-proxy's mark,
+and an endpoint has a chain of its own only for the sake of affinity.
 """
 
 import base64
 import hashlib
 import ipaddress
-import json
-import sys
 
-# The bit that kube-proxy sets on what it is going to masquerade.
-MARK = "0x4000"
+from kube_proxy import AFFINITY, MARK, ServicePort, place
+
 MARKED = f"mark set mark or {MARK}"
-PROTOCOLS = ("tcp", "udp")
-# Seconds that a client stays with its endpoint.
-AFFINITY = 10800
 # name, type, hook, priority
 BASE_CHAINS = (
     ("filter-prerouting-pre-dnat", "filter", "prerouting", -110),
@@ -57,12 +47,6 @@ def base_name(name):
     """The name, behind a hash of it."""
     digest = base64.b32encode(hashlib.sha256(name.encode()).digest()).decode()
     return f"{digest[:8]}-{name}"
-
-
-def socket_address(endpoint):
-    if ipaddress.ip_address(endpoint["address"]).version == 6:
-        return f'[{endpoint["address"]}]:{endpoint["port"]}'
-    return f'{endpoint["address"]}:{endpoint["port"]}'
 
 
 class Table:
@@ -128,41 +112,35 @@ def setup(table, cluster, services):
     table.rule("services", f"fib daddr type local {by_port} @service-nodeports")
 
 
-class Port:
+class Port(ServicePort):
     """One Service and protocol."""
 
-    def __init__(self, table, service, protocol, node, node_address, cluster):
-        self.table, self.service, self.protocol = table, service, protocol
-        self.node_address, self.cluster = node_address, cluster
-        self.name = f'{service["name"]}/{protocol}/p{service["port"]}'
-        self.all = service["endpoints"]
-        self.here = [endpoint for endpoint in self.all if endpoint["node"] == node]
-        self.inside = self.here if service.get("inside_local") else self.all
-        self.outside = self.here if service["local"] else self.all
-        self.affinity = bool(service.get("affinity"))
-        base = base_name(self.name)
-        self.balanced, self.balanced_here = f"service-{base}", f"local-{base}"
-        self.external, self.firewall = f"external-{base}", f"firewall-{base}"
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.base = base_name(self.long_name())
+        self.balanced, self.balanced_here, self.from_outside, self.firewall = (
+            f"{kind}-{self.base}" for kind in ("service", "local", "external", "firewall"))
+        self.frontends = [*self.external, *self.balancers]
+
+    def long_name(self):
+        return f"{self.name}/{self.protocol}/p{self.port}"
 
     def endpoint_name(self, kind, endpoint):
-        place = f'{endpoint["address"].replace(":", ".")}/{endpoint["port"]}'
-        return f"{kind}-{base_name(self.name + '__' + place)}"
+        where = f'{endpoint["address"].replace(":", ".")}/{endpoint["port"]}'
+        return f"{kind}-{base_name(self.long_name() + '__' + where)}"
 
-    def frontends(self):
-        """The addresses beside the ClusterIP."""
-        return [*self.service.get("external", []), *self.service.get("balancer", [])]
-
-    def write(self):
+    def write(self, table, node_address):
+        self.table, self.node_address = table, node_address
         if self.all:
             self.chains()
         self.cluster_ip()
-        for address in self.frontends():
-            key = f'{address} . {self.protocol} . {self.service["port"]}'
-            self.from_outside("service-ips", "no-endpoint-services", key)
-        if self.service["node_port"]:
-            key = f'{self.protocol} . {self.service["node_port"]}'
-            self.from_outside("service-nodeports", "no-endpoint-nodeports", key)
-        if self.service.get("ranges"):
+        for address in self.frontends:
+            key = f'{address} . {self.protocol} . {self.port}'
+            self.frontend("service-ips", "no-endpoint-services", key)
+        if self.node_port:
+            key = f'{self.protocol} . {self.node_port}'
+            self.frontend("service-nodeports", "no-endpoint-nodeports", key)
+        if self.ranges:
             self.source_ranges()
         for endpoint in self.here:
             address, port = endpoint["address"], endpoint["port"]
@@ -173,51 +151,50 @@ class Port:
         return "drop" if self.all and not endpoints else "goto reject-chain"
 
     def cluster_ip(self):
-        self.table.element("cluster-ips", self.service["address"])
-        key = f'{self.service["address"]} . {self.protocol} . {self.service["port"]}'
+        self.table.element("cluster-ips", self.address)
+        key = f'{self.address} . {self.protocol} . {self.port}'
         if self.inside:
-            chain = self.balanced_here if self.service.get("inside_local") else self.balanced
+            chain = self.balanced_here if self.inside_local else self.balanced
             self.table.element("service-ips", f"{key} : goto {chain}")
         else:
             self.table.element("no-endpoint-services", f"{key} : {self.refusal(self.inside)}")
 
-    def from_outside(self, served, refused, key):
+    def frontend(self, served, refused, key):
         if self.all:
-            self.table.element(served, f"{key} : goto {self.external}")
+            self.table.element(served, f"{key} : goto {self.from_outside}")
         if not self.outside:
             self.table.element(refused, f"{key} : {self.refusal(self.outside)}")
 
     def chains(self):
-        uses_external = bool(self.frontends() or self.service["node_port"])
+        uses_external = bool(self.frontends or self.node_port)
         # All endpoints serve policy Cluster, and what the node itself and its pods send to external addresses.
-        uses_all = not self.service.get("inside_local") or uses_external
-        uses_here = self.here and (self.service.get("inside_local") or self.service["local"])
+        uses_all = not self.inside_local or uses_external
         if self.affinity:
             for endpoint in self.all if uses_all else self.here:
                 self.endpoint_chain(endpoint)
         if uses_all:
             self.table.chain(self.balanced)
-        if uses_here:
+        if self.uses_here:
             self.table.chain(self.balanced_here)
         if uses_external:
-            self.table.chain(self.external)
+            self.table.chain(self.from_outside)
             self.external_rules()
         if uses_all:
             self.choice(self.balanced, self.all)
-        if uses_here:
+        if self.uses_here:
             self.choice(self.balanced_here, self.here)
 
     def external_rules(self):
         """What came to a node's port or an external address. Policy Local leaves a client's address alone."""
-        if not self.service["local"]:
-            self.table.rule(self.external, MARKED)
-            self.table.rule(self.external, f"goto {self.balanced}")
+        if not self.local:
+            self.table.rule(self.from_outside, MARKED)
+            self.table.rule(self.from_outside, f"goto {self.balanced}")
             return
-        self.table.rule(self.external, f"{self.table.ip} saddr {self.cluster} goto {self.balanced}")
-        self.table.rule(self.external, f"fib saddr type local {MARKED}")
-        self.table.rule(self.external, f"fib saddr type local goto {self.balanced}")
+        self.table.rule(self.from_outside, f"{self.table.ip} saddr {self.cluster} goto {self.balanced}")
+        self.table.rule(self.from_outside, f"fib saddr type local {MARKED}")
+        self.table.rule(self.from_outside, f"fib saddr type local goto {self.balanced}")
         if self.here:
-            self.table.rule(self.external, f"goto {self.balanced_here}")
+            self.table.rule(self.from_outside, f"goto {self.balanced_here}")
 
     def choice(self, chain, endpoints):
         """One of the endpoints, each as likely as every other."""
@@ -230,7 +207,7 @@ class Port:
             parts = [f"{number} : goto {self.endpoint_name('endpoint', endpoint)}" for number, endpoint in numbered]
             self.table.rule(chain, f"numgen random mod {len(endpoints)} vmap {{ {', '.join(parts)} }}")
         elif len(endpoints) == 1:
-            self.table.rule(chain, f"meta l4proto {self.protocol} dnat to {socket_address(endpoints[0])}")
+            self.table.rule(chain, f"meta l4proto {self.protocol} dnat to {place(endpoints[0])}")
         else:
             parts = [f'{number} : {one["address"]} . {one["port"]}' for number, one in enumerate(endpoints)]
             choice = f"numgen random mod {len(endpoints)} map {{ {', '.join(parts)} }}"
@@ -242,28 +219,23 @@ class Port:
         self.table.container("set", remembered, what)
         self.table.chain(name)
         self.table.rule(name, f"update @{remembered} {{ {self.table.ip} saddr }}")
-        self.table.rule(name, f"meta l4proto {self.protocol} dnat to {socket_address(endpoint)}")
+        self.table.rule(name, f"meta l4proto {self.protocol} dnat to {place(endpoint)}")
 
     def source_ranges(self):
         """Who may speak to the load balancer's addresses; whoever may, also as such an address, if the node may."""
-        ranges = list(self.service["ranges"])
+        ranges = list(self.ranges)
         if any(ipaddress.ip_address(self.node_address) in ipaddress.ip_network(one) for one in ranges):
-            ranges += self.service["balancer"]
+            ranges += self.balancers
         self.table.chain(self.firewall)
         self.table.rule(self.firewall, f"{self.table.ip} saddr != {{ {', '.join(ranges)} }} drop")
-        for address in self.service["balancer"]:
-            key = f'{address} . {self.protocol} . {self.service["port"]}'
+        for address in self.balancers:
+            key = f'{address} . {self.protocol} . {self.port}'
             self.table.element("firewall-ips", f"{key} : goto {self.firewall}")
 
 
-def main(node, node_address, cluster, services):
+def rules(ports, node_address, cluster, service_network):
     table = Table(ipaddress.ip_address(node_address).version == 6)
-    setup(table, cluster, services)
-    for service in json.load(sys.stdin):
-        for protocol in PROTOCOLS:
-            Port(table, service, protocol, node, node_address, cluster).write()
-    print(table)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    setup(table, cluster, service_network)
+    for port in ports:
+        port.write(table, node_address)
+    return ["nft", "-f", "-"], str(table)
