@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# A pod on a bridge, whose source nothing checks at its interface, asks a Service whose endpoint is on the other node. With its
+# own source it is answered, and the server sees it. With the source of another node's pod, or of that node's tunnel address,
+# its packets do not leave the node: a Service's translation makes the node masquerade nothing forged.
+# labs: format=vxlan inside=dual outside=dual
+# full: format=vxlan
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/stock.sh
+. "$TOOLS/stock.sh"
+
+PORT=8080
+# Of each source; a number that no other count of this law is.
+COUNT=19
+
+spoofed() {
+    agent_json node1 drops | jq '[.workers[].outbound.dropped.SpoofedSource // 0] | add'
+}
+
+reached() {
+    [ "$(spoofed)" -ge "$1" ]
+}
+
+answered() {
+    local own
+    own=$(address_of bridged "$1")
+    [ "$(echo "one any $2 80 asked" | in_ns bridged python3 "$TOOLS/reach.py" ask | sort)" = \
+        "$(printf '%s|pod3 %s|asked\n' tcp "$own" udp "$own")" ]
+}
+
+# is_refused FAMILY: with two sources of the other node. (The endpoint's own would be a hairpin for kube-proxy's iptables mode,
+# which masquerades it itself.)
+is_refused() {
+    local service delivered before sent tunnel=10.244.2.0
+    [ "$1" = 4 ] || tunnel=fd00:10:244:2::
+    service=$(jq -r '.[] | select(.name == "lab/pod3").address' "$LAB_STATE/services.$1")
+    start_in pod3 python3 "$TOOLS/reach.py" serve pod3 "$PORT" "$(address_of pod3 "$1")"
+    until_true 10 "IPv$1: the honest pod is answered, and seen as itself" answered "$1" "$service"
+    delivered=$(flow node2 inbound delivered) before=$(spoofed)
+    sent=$(in_ns bridged python3 "$TOOLS/forge.py" <<<"{\"sources\": [\"$(address_of pod4 "$1")\", \"$tunnel\"],
+        \"destinations\": [\"$service\"], \"port\": 80, \"count\": $COUNT}")
+    equal "IPv$1: forged packets sent" $((2 * COUNT)) "$sent"
+    # The kernel of node1 may tell the forged source of a shorter way (an ICMPv6 redirect), which is refused too.
+    until_true 5 "IPv$1: forged packets are counted" reached $((before + sent))
+    equal "IPv$1: packets delivered on node2 meanwhile" 0 $(($(flow node2 inbound delivered) - delivered))
+}
+
+undo lab services --off
+if [ -n "${FULL:-}" ]; then MODE=iptables; else MODE=nftables; fi
+lab services --kube-proxy "$MODE" >/dev/null
+bridged_pod node1
+for FAMILY in "${FAMILIES[@]}"; do
+    if [ "$(carrier "$FAMILY" "$OUTSIDE")" = "$FAMILY" ]; then is_refused "$FAMILY"; fi
+done
