@@ -1,7 +1,7 @@
 """Echo requests, and how many of them were answered.
 
-    pings.py ADDRESS COUNT INTERVAL PATIENCE     seconds; prints 'N received', '+M duplicates' and
-                                                 '+K damaged' if there were any
+    pings.py ADDRESS COUNT INTERVAL PATIENCE [SIZE]     seconds, bytes; prints 'N received', '+M duplicates' and
+                                                        '+K damaged' if there were any
 
 An answer counts if it brings back what its request held and, over IPv4, its checksum is right: that of ICMPv6 the kernel
 looks at itself. Any other answer to us is damaged.
@@ -32,7 +32,7 @@ HEADER = struct.Struct("!BBHHH")
 
 def payload(sequence):
     """What a request holds, different for each."""
-    return random.Random(sequence).randbytes(48)
+    return random.Random(sequence).randbytes(int(sys.argv[5]) if len(sys.argv) > 5 else 48)
 
 
 def answered(data, version, identifier):
