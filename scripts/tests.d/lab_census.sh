@@ -1,32 +1,23 @@
 #!/usr/bin/env bash
-# What comes up goes down without a trace: a lab up and down, a lab whose every process was killed, a lab
-# half way up, and `tartan cleanup` on a node whose agent is gone.
+# What comes up goes down without a trace, also when its every process was killed and when it is half there; `tartan cleanup`
+# leaves nothing on a node whose agent is gone, by a signal or a kill. A namespace that `up` did not make stays, whatever its
+# name. Every other lab shows that one up and down leaves nothing.
 #
-# It takes nothing else with it: a namespace that `up` did not make stays, whatever its name.
-#
-# `lab down` compares links, addresses, routes, rules, filters, nftables, sysctls, namespaces, processes and files
-# of the host with those before `up`; here it must do so after every kind of end.
-# lab_census.sh BACKEND [INSIDE OUTSIDE], where INSIDE and OUTSIDE are v4, v6 or dual: the families of pods and of the
-# underlay.
-# full: udp
-# full: vxlan
-# case: vxlan dual v6
-# full: vxlan kernel-path=auto
-# full: vxlan v4 v4 kernel-path=stateless device-type=tap
+# `lab down` compares links, addresses, routes, rules, filters, nftables, sysctls, namespaces, processes and files of the host
+# with those before `up`.
+# lab_census.sh OPTION...: of `scripts/lab up`, or of an agent as in every test
+# case: --inside dual --outside v6
+# full: --backend udp
+# full: kernel-path=stateless device-type=tap
+# full: kernel-path=auto
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
-BACKEND=$1
-INSIDE=${2:-v4}
-OUTSIDE=${3:-v4}
+OPTIONS=("$@")
 
-keeper_pid() {
-    cat "$LAB_STATE/$1/pid"
-}
-
-# What a host of the lab holds, its own place in the underlay's address plan, $2, left out, and the link-local
-# addresses that the kernel invents. mallory never had an agent: it shows what a node is like without one.
-host_facts() {
+# What a node holds; its own place in the underlay's address plan, $2, and link-local addresses are left out. mallory never had
+# an agent: it shows what a node is like without one.
+node_facts() {
     ip -n "$PREFIX-$1" -j link show | jq -r '.[] | "link \(.ifname)"'
     {
         ip -n "$PREFIX-$1" -j address show | jq -r '.[] | .ifname as $i | .addr_info[] | "address \($i) \(.local)"'
@@ -35,19 +26,9 @@ host_facts() {
     } | sed -E "s/(192\.0\.2\.|2001:db8:192::)$2\\b/\1HOST/g; s/fe80::[0-9a-f:]+/LINK-LOCAL/g" | sort
     ip -n "$PREFIX-$1" rule show
     ip -n "$PREFIX-$1" -6 rule show
-    ip netns exec "$PREFIX-$1" nft list ruleset
-    filters "$1"
-    ip netns exec "$PREFIX-$1" sysctl -a 2>/dev/null | grep -E '^net\.ipv[46]\.(conf|ip_forward|neigh)' |
-        grep -vE 'stable_secret|base_reachable'
-}
-
-# What its devices have of qdiscs for filters, and which filters.
-filters() {
-    local device hook
-    tc -n "$PREFIX-$1" qdisc show | sed -nE 's/^qdisc (clsact|ingress) [^ ]+ dev ([^ ]+).*/\2/p' | sort -u | while read -r device; do
-        echo "qdisc $device"
-        for hook in ingress egress; do tc -n "$PREFIX-$1" filter show dev "$device" "$hook"; done
-    done
+    in_ns "$1" nft list ruleset
+    tc -n "$PREFIX-$1" qdisc show dev eth0 | grep -E 'clsact|ingress'
+    in_ns "$1" sysctl -a 2>/dev/null | grep -E '^net\.ipv[46]\.(conf|ip_forward|neigh)' | grep -vE 'stable_secret|base_reachable'
 }
 
 # bpf_objects held NODE, or alive: as scripts/lab.d/bpf_objects.py.
@@ -55,33 +36,30 @@ bpf_objects() {
     python3 "$SCRIPTS/lab.d/bpf_objects.py" "$1" ${2:+"$PREFIX-$2"}
 }
 
-# Removes the pods of a node as a runtime does, then the agent, by the signal $2, then every trace.
-clean_node() {
-    local node=$1 left objects
-    objects=$(bpf_objects held "$node")
-    "$SCRIPTS/lab" detach --prefix "$PREFIX" "$node"
-    kill "-$2" "$(keeper_pid "$node")" "$(service_pid "$node")"
-    until_true 10 "the agent of $node ends" agent_gone "$node"
-    tartan "$node" cleanup || fail "tartan cleanup on $node ended with code $?"
-    same "what $node holds after SIG$2 and cleanup, against a host that never had an agent" \
-        "$(host_facts mallory 250)" "$(host_facts "$node" "${node#node}")"
-    case $(agents_option kernel-path) in
-    stateless | auto) [ -n "$objects" ] || fail "$node held no BPF program: nothing is shown by their end" ;;
-    esac
-    until_true 5 "no BPF object of $node is left" no_objects "$objects"
-    # The kernel's own files in a BPF file system are no pins (kernel/bpf/preload).
-    left=$(find "$LAB_STATE/$node" -mindepth 1 ! -name net-conf.json ! -name nodes.toml ! -name log ! -name pid \
-        ! -path "*/sys/fs/bpf/*.debug" -type f)
-    equal "files that cleanup left on $node" '' "$left"
-    tartan "$node" cleanup || fail "a second cleanup on $node ended with code $?"
-}
-
 no_objects() {
     [ -z "$(bpf_objects alive <<<"$1")" ]
 }
 
-agent_gone() {
+no_process() {
     [ -z "$(ip netns pids "$PREFIX-$1")" ]
+}
+
+# clean NODE SIGNAL: takes its pods off as a runtime does, ends the agent, and then every trace of it.
+clean() {
+    local node=$1 objects
+    objects=$(bpf_objects held "$node")
+    [ "$KERNEL_PATH" = off ] || [ -n "$objects" ] || fail "$node held no BPF program: nothing is shown by their end"
+    lab detach "$node"
+    kill "-$2" "$(cat "$LAB_STATE/$node/pid")" "$(service_pid "$node")"
+    until_true 10 "the agent of $node ends" no_process "$node"
+    tartan "$node" cleanup || fail "tartan cleanup on $node ended with code $?"
+    same "what $node holds after SIG$2 and cleanup, against a node that never had an agent" \
+        "$(node_facts mallory 250)" "$(node_facts "$node" "${node#node}")"
+    until_true 5 "no BPF object of $node is left" no_objects "$objects"
+    # The kernel's own files in a BPF file system are no pins (kernel/bpf/preload).
+    equal "files that cleanup left on $node" '' "$(find "$LAB_STATE/$node" -type f ! -name net-conf.json ! -name nodes.toml \
+        ! -name log ! -name pid ! -path '*/sys/fs/bpf/*.debug')"
+    tartan "$node" cleanup || fail "a second cleanup on $node ended with code $?"
 }
 
 # Every process of the lab, as ip lists them and not the lab itself.
@@ -104,58 +82,37 @@ down_ends_all() {
     equal "of $(wc -w <<<"$pids") processes of the lab live on" 0 "$lives"
 }
 
-say "nothing is left: backend $BACKEND, inside $INSIDE, outside $OUTSIDE"
-for round in 1 2; do
-    say "up and down, round $round"
-    lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE" --pods 2
-    start_in pod3 sleep 1000
-    down_ends_all
-done
-lab down
-
-say "what up did not make stays"
-lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
-# Of somebody else, by a name of this prefix; and one that has taken the name of one of the lab's.
-# (An interrupted run of this test left it.)
+say "cleanup on a node; what up did not make stays"
+lab_up "${OPTIONS[@]}"
+clean node1 TERM
+clean node2 KILL
+# Another's, by a name of this prefix; and one that has taken the name of one of the lab's. (An interrupted run may have left it.)
 ip netns delete "$PREFIX-other" 2>/dev/null || true
 ip netns add "$PREFIX-other"
-ip -n "$PREFIX-other" link add theirs type bridge
 ip netns delete "$PREFIX-mallory"
 ip netns add "$PREFIX-mallory"
 ip netns exec "$PREFIX-other" sleep 1000 &
 THEIRS=$!
 STARTED+=("$THEIRS")
 lab down
-for space in other mallory; do
-    [ -e "/run/netns/$PREFIX-$space" ] || fail "down has removed $PREFIX-$space, which up did not make"
+for SPACE in other mallory; do
+    [ -e "/run/netns/$PREFIX-$SPACE" ] || fail "down has removed $PREFIX-$SPACE, which up did not make"
 done
-ip -n "$PREFIX-other" link show theirs >/dev/null || fail "the device of $PREFIX-other is gone"
 kill -0 "$THEIRS" || fail "down has ended a process in $PREFIX-other"
-# Neither is it in the way of a next lab, but where it has the name of a namespace that up makes.
+# It is in the way of a next lab where it has the name of a namespace that up makes.
 if "$SCRIPTS/lab" up --prefix "$PREFIX" >"$SCRATCH/refused" 2>&1; then fail "up took over $PREFIX-mallory"; fi
 grep -q "$PREFIX-mallory exists" "$SCRATCH/refused" || fail "up does not say what is in its way: $(cat "$SCRATCH/refused")"
 [ -e "/run/netns/$PREFIX-mallory" ] || fail "up has removed $PREFIX-mallory"
 ip netns delete "$PREFIX-mallory"
 lab down
-kill "$THEIRS"
+stop "$THEIRS"
 ip netns delete "$PREFIX-other"
 
-say "every process killed"
-lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
-for node in node1 node2; do
-    # shellcheck disable=SC2046
-    kill -KILL $(ip netns pids "$PREFIX-$node")
-done
-lab down
-
-say "half way up: no agent, a namespace missing"
-lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
-kill -KILL "$(keeper_pid node1)"
+say "killed, and half there"
+lab_up "${OPTIONS[@]}"
+start_in pod1 sleep 1000
+# shellcheck disable=SC2046
+kill -KILL $(ip netns pids "$PREFIX-node1")
 ip netns delete "$PREFIX-pod2"
 rm "$LAB_STATE/pods"
 down_ends_all
-
-say "cleanup on a node"
-lab_up --backend "$BACKEND" --inside "$INSIDE" --outside "$OUTSIDE"
-clean_node node1 TERM
-clean_node node2 KILL
