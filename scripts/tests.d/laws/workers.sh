@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# A service that starts with another number of workers than the one before takes the same device over, with as many queues and
+# sockets as it has workers: TCP transfers both ways go on, addresses, routes and carrier stay, no queue or socket is left
+# without a reader.
+# labs: lab=udp-dual
+# full: device!=plain
+# last: it kills services
+# shellcheck source=scripts/tests.d/tools/law.sh
+. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
+# shellcheck source=scripts/tests.d/tools/kill_service.sh
+. "$TOOLS/kill_service.sh"
+
+CONFIGURATION=$LAB_STATE/node1/etc/tartan/tartan.toml
+NUMBERS=(2 3 1)
+# Bytes a second of a transfer.
+RATE=10000000
+SENDERS=() RECEIVERS=()
+read -r OUTER < <(carrier "${FAMILIES[0]}" "$OUTSIDE")
+
+configure() {
+    echo "workers = $1" >"$CONFIGURATION"
+}
+
+has_workers() {
+    agent_json node1 status | jq -e --argjson workers "$1" '.workers == $workers and .snapshot_adopted'
+}
+
+# The agent of the lab has their number from its command line: one takes its place that reads it from a file.
+from_a_file() {
+    local arguments
+    mapfile -d '' -t arguments < <(sed -z '/^--workers$/,+1d' "/proc/$(keeper_of node1)/cmdline")
+    lab stop node1
+    undo back_to_the_lab
+    mkdir -p "$(dirname "$CONFIGURATION")"
+    configure 1
+    start_in node1 "${arguments[@]}" >>"$LAB_STATE/node1/log" 2>&1
+    echo "$PID" >"$LAB_STATE/node1/pid"
+    until_true 10 "an agent with one worker forwards" has_workers 1
+}
+
+back_to_the_lab() {
+    rm -r "$LAB_STATE/node1/etc"
+    lab start node1
+    agents_are_ready
+}
+
+# transfer FROM TO PORT: in the background.
+transfer() {
+    start_in "$2" python3 "$TOOLS/bulk.py" receive "$(address_of "$2")" "$3" >"$SCRATCH/received$3"
+    RECEIVERS+=("$PID")
+    start_in "$1" python3 "$TOOLS/bulk.py" send "$(address_of "$2")" "$3" $((1 << 40)) "$RATE" >"$SCRATCH/sent$3"
+    SENDERS+=("$PID")
+    until_true 10 "the transfer from $1 to $2 has begun" has_connected "$2" "$3"
+}
+
+has_connected() {
+    [ -n "$(in_ns "$1" ss -Htn state established "sport = :$2")" ]
+}
+
+# How many queues the device has, how many writers beside them, and how many sockets each port has of a family, as the kernel counts
+# them, whichever process holds them.
+held() {
+    local port address
+    address=$(underlay_of node1 "$OUTER")
+    if [ "$OUTER" = 6 ]; then address=[$address]; fi
+    ip -n "$PREFIX-node1" -d -j link show tartan0 | jq -r '.[0].linkinfo.info_data | "\(.numqueues) \(.numdisabled // 0)"'
+    for port in 8285 8472; do
+        in_ns node1 ss -Hlun "sport = :$port and src $address" | wc -l
+    done
+}
+
+# With one worker nothing but a queue and a socket of each port; of several each has a writer too.
+expected() {
+    echo "$1 $(($1 > 1 ? $1 : 0)) $1 $1"
+}
+
+from_a_file
+BEFORE=$(kernel_state node1)
+transfer pod1 pod3 5100
+transfer pod3 pod1 5200
+for NUMBER in "${NUMBERS[@]}"; do
+    configure "$NUMBER"
+    kill_service node1
+    equal "workers" "$NUMBER" "$(agent_json node1 status | jq .workers)"
+    equal "queues, writers, sockets of udp and of vxlan" "$(expected "$NUMBER")" "$(held | paste -sd ' ')"
+done
+for PID in "${SENDERS[@]}"; do kill -TERM "$PID" || fail "a TCP transfer ended before the last kill"; done
+for PID in "${SENDERS[@]}" "${RECEIVERS[@]}"; do wait "$PID" || fail "a TCP transfer did not survive"; done
+same "bytes and sha256 of the transfers" "$(cat "$SCRATCH"/sent*)" "$(cat "$SCRATCH"/received*)"
+same "addresses, routes and carrier changes of node1" "$BEFORE" "$(kernel_state node1)"
