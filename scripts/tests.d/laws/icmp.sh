@@ -127,18 +127,12 @@ unknown_path() {
     } | steps node1
 }
 
-# bulk FROM TO: TCP of pods that do not know the path. node1 does by now, and node2 by the loss of the first large segments.
-bulk() {
-    local address receiver sent
-    address=$(address_of "$2" "$FAMILY")
+# learns FROM TO: TCP of pods that do not know the path. node1 does by now, and node2 by the loss of the first large segments.
+learns() {
     forget_paths
-    start_in "$2" python3 "$TOOLS/bulk.py" receive "$address" 5003 >"$SCRATCH/received"
-    receiver=$PID
-    sent=$(in_ns "$1" python3 "$TOOLS/bulk.py" send "$address" 5003 "$BULK") || fail "sending from $1 to $2"
-    wait "$receiver" || fail "receiving at $2"
-    equal "bytes and sha256 from $1 to $2 over IPv$FAMILY" "$sent" "$(cat "$SCRATCH/received")"
+    transfer "$1" "$2" "$FAMILY" "$BULK"
     equal "path MTU that $1 learned" "$NARROW_MTU" \
-        "$(ip -n "$PREFIX-$1" -j "-$FAMILY" route get "$address" | jq '.[0].metrics[0].mtu // 0')"
+        "$(ip -n "$PREFIX-$1" -j "-$FAMILY" route get "$(address_of "$2" "$FAMILY")" | jq '.[0].metrics[0].mtu // 0')"
 }
 
 # What each sender of node1 is told, with DF; the largest that fit each path arrive.
@@ -164,8 +158,8 @@ to_no_node() {
 prove() {
     setting "$1"
     unknown_path
-    bulk pod1 pod3
-    bulk pod3 pod1
+    learns pod1 pod3
+    learns pod3 pod1
     equal "path MTU of node1 and node2 to the others" "$NARROW $WIDE $NARROW $WIDE" "$(path_mtu node1) $(path_mtu node2)"
     of_all_senders | steps node1
     step "a far pod" "$NEAR" "$LARGE" 1 cut pod1 "$PIECES" | steps node2

@@ -13,13 +13,6 @@ ping_each_other() {
     equal "ping $1 to $2" "10 received" "$(in_ns "$1" python3 "$TOOLS/pings.py" "$2" 10 0.02 2)"
 }
 
-# A kernel node's IPv6 device has a smaller MTU than a pod of both families, as with flannel: the pod's first larger packet is
-# answered with packet-too-big, and lost.
-learn_path_mtu() {
-    [ "$PEER" != "" ] && [ "$1" = pod5 ] || return 0
-    in_ns pod5 ping -q -c 3 -i 0.2 -s 1400 "$2" >/dev/null || fail "no answer to large pings from pod5 to $2"
-}
-
 # Each node on the way answers with an address of its own: of the underlay, or its tunnel's.
 traced() {
     local hops

@@ -119,6 +119,24 @@ carrier() {
     esac
 }
 
+# learn_path_mtu POD ADDRESS: a kernel node's IPv6 device has a smaller MTU than a pod of both families, as with flannel: the
+# pod's first larger packet is answered with packet-too-big, and lost.
+learn_path_mtu() {
+    [ -n "$PEER" ] && [ "$1" = pod5 ] || return 0
+    in_ns pod5 ping -q -c 3 -i 0.2 -s 1400 "$2" >/dev/null || fail "no answer to large pings from pod5 to $2"
+}
+
+# transfer FROM TO FAMILY BYTES: over TCP, between pods; what arrives is what was sent.
+transfer() {
+    local receiver address sent
+    address=$(address_of "$2" "$3")
+    start_in "$2" python3 "$TOOLS/bulk.py" receive "$address" 5003 >"$SCRATCH/received"
+    receiver=$PID
+    sent=$(in_ns "$1" python3 "$TOOLS/bulk.py" send "$address" 5003 "$4") || fail "sending from $1 to $2"
+    wait "$receiver" || fail "receiving at $2"
+    equal "bytes and sha256 from $1 to $2 over IPv$3" "$sent" "$(cat "$SCRATCH/received")"
+}
+
 # overhead FAMILY: bytes of outer headers on inner packets of a family: IP 20 or 40, UDP 8, and in vxlan 22 more.
 overhead() {
     local bytes=28
