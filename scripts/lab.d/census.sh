@@ -93,8 +93,8 @@ facts() {
 
 # Run in a namespace. What packets put into a set is no fact, nor which table is the newest.
 FACTS_OF_ONE='
-    ip -o link show
-    ip -o address show
+    ip -o link show | sed "s/^[0-9]*:/0:/" | sort
+    ip -o address show | sed "s/^[0-9]*:/0:/" | sort
     ip -4 -o route show table all | grep -vE "^(broadcast|multicast|local)| proto kernel"
     ip -6 -o route show table all | grep -vE "^(broadcast|multicast|local|anycast)| proto kernel"
     ip -4 rule show
