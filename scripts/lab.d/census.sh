@@ -91,7 +91,7 @@ facts() {
     find "$STATE" -path '*/sys/*' -prune -o \( -name nodes.toml -o -name net-conf.json -o -name subnet.env -o -name pods -o -name tartan.toml \) -type f -exec md5sum {} + | sort
 }
 
-# Run in a namespace. What packets put into a set is no fact, nor which table is the newest.
+# Run in a namespace. What packets put into a set is no fact, nor which table is the newest, or which pod's rules are.
 FACTS_OF_ONE='
     ip -o link show | sed "s/^[0-9]*:/0:/" | sort
     ip -o address show | sed "s/^[0-9]*:/0:/" | sort
@@ -99,7 +99,9 @@ FACTS_OF_ONE='
     ip -6 -o route show table all | grep -vE "^(broadcast|multicast|local|anycast)| proto kernel"
     ip -4 rule show
     ip -6 rule show
-    nft list tables | sort | while read -r _ family table; do nft -s list table "$family" "$table"; done |
+    nft list tables | sort | while read -r _ family table; do
+        nft -s list table "$family" "$table" | if [ "$table" = tartan-pods ]; then sort; else cat; fi
+    done |
         awk "/flags dynamic/ { dynamic = 1 } /^\t}/ { dynamic = skip = 0 } dynamic && /elements/ { skip = 1 } ! skip"
     grep -s . /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv[46]/conf/*/forwarding /proc/sys/net/ipv[46]/conf/*/accept_ra \
         /proc/sys/net/ipv4/conf/*/rp_filter /proc/sys/net/ipv4/conf/*/accept_local /proc/sys/net/ipv6/conf/*/disable_ipv6
