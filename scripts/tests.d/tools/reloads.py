@@ -134,7 +134,7 @@ class Campaign:
 
 def main():
     campaign = Campaign(Path(sys.argv[1]))
-    campaign.change("the first", "the same", [NOTHING], campaign.settings, campaign.good(), True)
+    campaign.change("the first", "taken", [STARTED], campaign.settings, campaign.good(), True)
     for number in range(1, int(sys.argv[2]) // 2 + 1):
         campaign.turn(number)
     print(json.dumps({**campaign.counts, "wrong": campaign.wrong}))
