@@ -1,151 +1,128 @@
 #!/usr/bin/env bash
-# Small packets of pods are gathered at the host's ends of their veths, at those of tartan-cni and at those of another
-# plugin's bridge: the features are on there and nowhere else, are put back when another program changes them, and are
-# restored by a clean-up. A flood of small datagrams loses nothing in its pod (where the kernel lets pods have a queue), no more is
-# lost elsewhere than what is counted there, what arrives is in order, and there is a NAPI thread for as long as it lasts, also where
-# the service is killed meanwhile. A light flow of the same pod loses nothing beside it.
+# Small packets of pods are gathered at the host's ends of their veths, at those of tartan-cni and at those of another plugin's
+# bridge: the features are on there and nowhere else, are put back when another program changes them, are off with gather = false,
+# and are restored by a clean-up. With --full: a flood of small datagrams loses nothing in its pod (where the kernel lets pods have a
+# queue), no more is lost elsewhere than what is counted there, what arrives is in order, and there is a NAPI thread for as long as
+# it lasts, also where the service is killed meanwhile. A light flow of the same pod loses nothing beside it.
 #
-#   pod1 ── tt… node1 tartan ══ underlay ══ tartan node2 tt… ── pod2, or cni0 ── veth… ── pod2 (stock bridge plugin)
-#
-# gathering.sh KIND: pods (of tartan-cni) or bridge (of another plugin)
+#   pod1, pod2 ── tt… node1 tartan ══ underlay ══ tartan node2 tt… ── pod4, cni0 ── veth… ── pod3 (stock bridge plugin)
 # alone: it floods and measures
-# full: pods
-# case: bridge
+# case:
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/stock.sh
 . "$TOOLS/stock.sh"
 
-KIND=$1
 PORT=7011
 SECONDS_OF_FLOOD=4
-PINGS=200
-# Of 100 pings beside the flood.
-MOST_LOST=1
-TRIES=3
 # Datagrams that GRO joins at most (net/ipv4/udp_offload.c, UDP_GRO_CNT_MAX): a queue or a socket counts them as one.
 GATHERED=64
-
-# end_of NODE ADDRESS: the host's end that a pod's route leads to.
-end_of() {
-    ip -n "$PREFIX-$1" -j route get "$2" | jq -r '.[0].dev'
-}
+BOTH="generic-receive-offload rx-udp-gro-forwarding"
 
 # features NODE DEVICE: of the two, those that are on, in one line.
 features() {
     in_ns "$1" ethtool -k "$2" | sed -nE 's/^(generic-receive-offload|rx-udp-gro-forwarding): on.*/\1/p' | sort | paste -sd ' '
 }
 
-BOTH="generic-receive-offload rx-udp-gro-forwarding"
+has_features() {
+    [ "$(features "$1" "$2")" = "$3" ]
+}
 
+# gathers NODE DEVICE yes|no
 gathers() {
-    [ "$(features "$1" "$2")" = "$BOTH" ]
+    local wanted=
+    if [ "$3" = yes ]; then wanted=$BOTH; fi
+    until_true 12 "$2 of $1 gathers: $3" has_features "$1" "$2" "$wanted"
 }
 
-gathers_not() {
-    [ -z "$(features "$1" "$2")" ]
-}
-
-# threaded NODE DEVICE: 1 while its NAPI has a thread.
-threaded() {
-    in_ns "$1" cat "/sys/class/net/$2/threaded"
-}
-
-is_threaded() {
-    [ "$(threaded "$1" "$2")" = "$3" ]
-}
-
-gathering() {
-    agent_json "$1" status | jq ".gathering.$2"
-}
-
-# is NODE FIELD VALUE: whether the status says so.
+# is NODE FIELD VALUE: whether the status says so of gathering.
 is() {
-    [ "$(gathering "$1" "$2")" = "$3" ]
+    [ "$(agent_json "$1" status | jq ".gathering.$2")" = "$3" ]
 }
 
-repaired() {
-    [ "$(agent_json "$1" status | jq .repairs)" -gt "$2" ]
+threaded() {
+    [ "$(in_ns node1 cat "/sys/class/net/$END/threaded")" = "$1" ]
 }
 
+# with_gather NODE VALUE
+with_gather() {
+    lab stop "$1"
+    mkdir -p "$LAB_STATE/$1/etc/tartan"
+    echo "gather = $2" >"$LAB_STATE/$1/etc/tartan/tartan.toml"
+    lab start "$1"
+}
+
+# What is set after ADD, and what another program changes.
 own_pods() {
-    local before end address old
-    address=$(address_of pod1)
-    end=$(end_of node1 "$address")
-    lab_facts "$end"
-    flood_arrives "$end"
-    in_order
-    light_beside_flood
-
-    say "a service that is killed during a flood leaves no thread"
-    flood_to "$(address_of pod2)"
-    until_true 3 "a NAPI thread for $end" is_threaded node1 "$end" 1
-    old=$(service_pid node1)
-    kill -KILL "$old"
-    wait "$FLOODER" || true
-    until_true 5 "the thread of $end goes" is_threaded node1 "$end" 0
-    until_true 5 "no pod floods" is node1 flooding 0
-
-    say "what another program changes is put back, and counted"
-    before=$(agent_json node1 status | jq .repairs)
-    in_ns node1 ethtool -K "$end" rx-udp-gro-forwarding off gro off
-    until_true 12 "$end gathers again" gathers node1 "$end"
-    until_true 2 "the repair is counted" repaired node1 "$before"
-
-    say "gather = false"
-    lab stop node1
-    mkdir -p "$LAB_STATE/node1/etc/tartan"
-    echo 'gather = false' >>"$LAB_STATE/node1/etc/tartan/tartan.toml"
-    lab start node1
-    until_true 3 "$end gathers no more" gathers_not node1 "$end"
-    equal "gathering is off" false "$(gathering node1 on)"
-    reached
-    law_one node1
-    law_one node2
-}
-
-# What is set right after ADD, $1 the host's end.
-lab_facts() {
-    equal "features of $1" "$BOTH" "$(features node1 "$1")"
-    equal "features of the underlay are not touched" "$(in_ns node1 ethtool -k eth0 | grep -c 'rx-udp-gro-forwarding: on')" 0
-    until_true 3 "the status counts the ends" is node1 interfaces 1
-    equal "NAPI thread at rest" 0 "$(threaded node1 "$1")"
-    if [ "$(gathering node1 queues)" = true ]; then
-        equal "queue of the pod's end" pfifo "$(ip netns exec "$PREFIX-pod1" tc -j qdisc show dev eth0 | jq -r '.[0].kind')"
-    else
-        say "no queues in pods: $(gathering node1 no_queues)"
-        equal "queue of the pod's end" noqueue "$(ip netns exec "$PREFIX-pod1" tc -j qdisc show dev eth0 | jq -r '.[0].kind')"
-    fi
+    local queue=noqueue
+    gathers node1 "$END" yes
+    equal "features of the underlay" "" "$(features node1 eth0 | grep -o rx-udp-gro-forwarding)"
+    until_true 3 "the status counts the ends" is node1 interfaces 2
+    threaded 0 || fail "a NAPI thread at rest"
+    if is node1 queues true; then queue=pfifo; fi
+    equal "queue of the pod's end" "$queue" "$(ip netns exec "$PREFIX-pod1" tc -j qdisc show dev eth0 | jq -r '.[0].kind')"
     equal "repairs at the start" 0 "$(agent_json node1 status | jq .repairs)"
+    in_ns node1 ethtool -K "$END" rx-udp-gro-forwarding off gro off
+    gathers node1 "$END" yes
+    until_true 2 "the repair is counted" is_repaired node1
 }
 
-reached() {
-    in_ns pod1 ping -n -q -c 3 -i 0.05 -W 1 "$(address_of pod2)" >"$SCRATCH/ping" || fail "ping"
+is_repaired() {
+    [ "$(agent_json "$1" status | jq .repairs)" -gt 0 ]
 }
 
-# flood_to ADDRESS: from pod1, in the background.
-flood_to() {
-    start_in pod1 "$LOAD" flood --to "$(socket_address "$1" "$PORT")" --size 64 --flows 2 --seconds "$SECONDS_OF_FLOOD" >"$SCRATCH/flood"
+# pod3 hangs on a bridge that a plugin of flannel's makes; docker0 is another program's.
+bridge_pods() {
+    local result end
+    lab detach node2
+    result=$(stock ADD node2 pod3) || die "the stock plugin says: $result"
+    FAR=$(jq -r '[.ips[].address | split("/")[0]][0]' <<<"$result")
+    ip -n "$PREFIX-node2" link add docker0 type bridge
+    ip -n "$PREFIX-node2" address add 172.17.0.1/16 dev docker0
+    ip -n "$PREFIX-node2" link set docker0 up
+    make_namespace docker
+    ip -n "$PREFIX-node2" link add vethdocker type veth peer name eth0 netns "$PREFIX-docker"
+    ip -n "$PREFIX-node2" link set vethdocker master docker0 up
+    end=$(ip -n "$PREFIX-node2" -j link show master cni0 | jq -r '.[0].ifname')
+    gathers node2 "$end" yes
+    equal "features of what is no pod's" "" "$(features node2 vethdocker)"
+    until_true 3 "the status counts it" is node2 interfaces 1
+    equal "repairs, of what is set up" 0 "$(agent_json node2 status | jq .repairs)"
+    equal "ping of the pod on the bridge" "3 received" "$(in_ns pod1 python3 "$TOOLS/pings.py" "$FAR" 3 0.05 5)"
+    with_gather node2 false
+    gathers node2 "$end" no
+    with_gather node2 true
+    gathers node2 "$end" yes
+    say "a clean-up restores what no other program has changed"
+    lab stop node2
+    in_ns node2 ethtool -K "$end" gro off
+    tartan node2 cleanup >"$SCRATCH/cleanup" || fail "cleanup ended with code $?: $(cat "$SCRATCH/cleanup")"
+    gathers node2 "$end" no
+    grep -q "rx-udp-gro-forwarding of $end" "$SCRATCH/cleanup" || fail "cleanup does not tell: $(cat "$SCRATCH/cleanup")"
+    lab start node2
+    gathers node2 "$end" yes
+}
+
+# A flood from pod1, in the background.
+flood() {
+    start_in pod1 "$LOAD" flood --to "$FAR:$PORT" --size 64 --flows 2 --seconds "$SECONDS_OF_FLOOD" >"$SCRATCH/flood"
     FLOODER=$PID
+    until_true 3 "a NAPI thread for $END" threaded 1
 }
 
-# What the sockets of pod2 had no room for: it had arrived, and says how busy the sink is and not how good the network.
+# What the sockets of pod3 had no room for: it had arrived, and says how busy the sink is and not how good the network.
 overflowed() {
-    in_ns pod2 nstat -asz UdpRcvbufErrors | awk '/^Udp/ { print $2 }'
+    in_ns pod3 nstat -asz UdpRcvbufErrors | awk '/^Udp/ { print $2 }'
 }
 
-# lost_in_pod END: datagrams of pod1 that did not come as far as the host: dropped by the queueing discipline of eth0, by eth0,
-# or by the host's end.
+# Datagrams of pod1 that did not come as far as the host: dropped by the queueing discipline of eth0, by eth0, or by the host's end.
 lost_in_pod() {
-    local queue device end
+    local queue
     queue=$(ip netns exec "$PREFIX-pod1" tc -s -j qdisc show dev eth0 | jq '.[0].drops')
-    device=$(ip -n "$PREFIX-pod1" -s -j link show eth0 | jq '.[0].stats64.tx.dropped')
-    end=$(ip -n "$PREFIX-node1" -s -j link show "$1" | jq '.[0].stats64.rx.dropped')
-    echo $((queue + device + end))
+    echo $((queue + $(device_count pod1 eth0 tx_dropped) + $(device_count node1 "$END" rx_dropped)))
 }
 
-# named_losses: what both nodes count as dropped, by whatever reason and at whatever place. Some places count what was gathered as
-# one.
+# What both nodes count as dropped, by whatever reason and at whatever place. Some places count what was gathered as one.
 named_losses() {
     local node
     for node in node1 node2; do
@@ -153,38 +130,30 @@ named_losses() {
     done | jq -s add
 }
 
-# flood_arrives END: through the host's end of pod1. How much of it arrives is a matter of how many cores there are for how many
-# threads (scripts/bench measures it); that none of it is lost in the pod, and none without a name, is not.
+# How much of it arrives is a matter of how many cores there are for how many threads (scripts/bench measures it); that none of it
+# is lost in the pod, and none without a name, is not.
 flood_arrives() {
     local sink sent arrived full in_pod named
-    full=$(overflowed)
-    in_pod=$(lost_in_pod "$1")
-    named=$(named_losses)
-    say "a flood arrives"
-    start_in pod2 "$LOAD" sink --listen "$(socket_address "$(address_of pod2)" "$PORT")" --seconds $((SECONDS_OF_FLOOD + 2)) >"$SCRATCH/sink"
+    full=$(overflowed) in_pod=$(lost_in_pod) named=$(named_losses)
+    start_in pod3 "$LOAD" sink --listen "$FAR:$PORT" --seconds $((SECONDS_OF_FLOOD + 2)) >"$SCRATCH/sink"
     sink=$PID
-    until_true 5 "the sink listens" is_bound pod2 udp "$PORT"
-    flood_to "$(address_of pod2)"
-    until_true 3 "a NAPI thread for $1" is_threaded node1 "$1" 1
+    until_true 5 "the sink listens" is_bound pod3 udp "$PORT"
+    flood
     until_true 2 "the status tells of the flood" is node1 flooding 1
     wait "$FLOODER" || fail "the flood ended with an error"
-    until_true 3 "the thread of $1 goes" is_threaded node1 "$1" 0
     wait "$sink" || fail "the sink ended with an error"
+    until_true 3 "the thread of $END goes" threaded 0
     sent=$(jq .sent "$SCRATCH/flood")
-    full=$(($(overflowed) - full))
-    arrived=$(($(jq .received "$SCRATCH/sink") + full))
-    in_pod=$(($(lost_in_pod "$1") - in_pod))
-    named=$(($(named_losses) - named))
-    say "flood of 64 bytes: $sent sent, $arrived arrived, $full of them at a full socket; counted as lost: $named times"
+    arrived=$(($(jq .received "$SCRATCH/sink") + $(overflowed) - full))
+    in_pod=$(($(lost_in_pod) - in_pod)) named=$(($(named_losses) - named))
     [ "$sent" -gt 200000 ] || fail "the flood sent only $sent, which is none"
     at_most "datagrams that arrived" "$sent" "$arrived"
-    measured_at_most "of 100 datagrams of the flood lost" 50 $(((sent - arrived) * 100 / sent))
-    if [ "$(gathering node1 queues)" = true ]; then equal "datagrams lost in the pod" 0 "$in_pod"; fi
+    at_most "of 100 datagrams of the flood lost" 50 $(((sent - arrived) * 100 / sent))
+    if is node1 queues true; then equal "datagrams lost in the pod" 0 "$in_pod"; fi
     at_most "datagrams lost outside the pod" $((named * GATHERED)) $((sent - arrived - in_pod))
 }
 
-# keep_cores LIST: the threads of both nodes' services run there alone. One that changes cores overtakes itself in the kernel
-# (accounting.sh).
+# keep_cores LIST: the threads of both nodes' services run there alone. One that changes cores overtakes itself in the kernel.
 keep_cores() {
     local node
     for node in node1 node2; do
@@ -194,84 +163,46 @@ keep_cores() {
 
 in_order() {
     local count
-    say "datagrams that are gathered keep their order"
-    start_in pod2 "$LOAD" count "$PORT" >"$SCRATCH/count"
+    start_in pod3 "$LOAD" count "$PORT" >"$SCRATCH/count"
     count=$PID
-    until_true 5 "the counter listens" is_bound pod2 udp "$PORT"
+    until_true 5 "the counter listens" is_bound pod3 udp "$PORT"
     keep_cores 0
-    in_ns pod1 taskset -c 0 "$LOAD" send --to "$(socket_address "$(address_of pod2)" "$PORT")" --size 64 --count 200000 >/dev/null || fail "sending"
+    in_ns pod1 taskset -c 0 "$LOAD" send --to "$FAR:$PORT" --size 64 --count 200000 >/dev/null || fail "sending"
     sleep 0.5
     stop "$count"
     keep_cores "0-$(($(nproc) - 1))"
-    equal "datagrams that came behind a later one" 0 "$(jq ".\"$PORT\".late" "$SCRATCH/count")"
-    equal "datagrams that came twice" 0 "$(jq ".\"$PORT\".twice" "$SCRATCH/count")"
-    [ "$(jq ".\"$PORT\".count" "$SCRATCH/count")" -gt 100000 ] || fail "too few arrived: $(cat "$SCRATCH/count")"
+    equal "datagrams behind a later one, twice, and whether enough came" "[0,0,true]" \
+        "$(jq -c ".\"$PORT\" | [.late, .twice, .count > 100000]" "$SCRATCH/count")"
 }
 
-# A service that gets no processor for tens of milliseconds loses packets of whatever flow, so where the machine is busy it
-# is tried again: what gathering costs a light flow it costs at each try.
+# A flow of the pod that floods, whose answers have time.
 light_beside_flood() {
-    local lost turn least=100
-    for ((turn = 1; turn <= TRIES && least > MOST_LOST; turn++)); do
-        say "a light flow of the pod that floods, try $turn"
-        flood_to "$(address_of pod2)"
-        sleep 0.5
-        in_ns pod1 ping -n -i 0.01 -c "$PINGS" -W 2 "$(address_of pod2)" >"$SCRATCH/pings" || true
-        wait "$FLOODER" || fail "the flood ended with an error"
-        tail -n 2 "$SCRATCH/pings"
-        lost=$(((PINGS - $(grep -c ' time=' "$SCRATCH/pings")) * 100 / PINGS))
-        if [ "$lost" -lt "$least" ]; then least=$lost; fi
-    done
-    if [ "$(gathering node1 queues)" = true ]; then
-        measured_at_most "pings lost of 100, at the best try" "$MOST_LOST" "$least"
-    fi
+    local found
+    flood
+    found=$(in_ns pod1 python3 "$TOOLS/pings.py" "$FAR" 200 0.01 2)
+    wait "$FLOODER" || fail "the flood ended with an error"
+    if is node1 queues true; then at_most "pings lost of 200" 4 $((200 - ${found%% *})); fi
 }
 
-# Node 2's pod hangs on a bridge that a plugin of flannel's makes; docker0 is another program's.
-bridge_pods() {
-    local env=$LAB_STATE/node2/run/flannel/subnet.env result address
-    lab detach node2
-    result=$(stock ADD node2 pod2) || die "the stock plugin says: $result"
-    address=$(jq -r '[.ips[].address | split("/")[0]][0]' <<<"$result")
-    ip -n "$PREFIX-node2" link add docker0 type bridge
-    ip -n "$PREFIX-node2" address add 172.17.0.1/16 dev docker0
-    ip -n "$PREFIX-node2" link set docker0 up
-    make_namespace docker
-    ip -n "$PREFIX-node2" link add vethdocker type veth peer name eth0 netns "$PREFIX-docker"
-    ip -n "$PREFIX-node2" link set vethdocker master docker0 up
-    END=$(ip -n "$PREFIX-node2" -j link show master cni0 | jq -r '.[0].ifname')
-    until_true 12 "$END on cni0 gathers" gathers node2 "$END"
-    gathers_not node2 vethdocker || fail "vethdocker gathers, which is no pod's"
-    until_true 3 "the status counts it" is node2 interfaces 1
-    equal "repairs, of what is set up" 0 "$(agent_json node2 status | jq .repairs)"
-    in_ns pod1 ping -n -q -c 3 -i 0.05 -W 1 "$address" >/dev/null || fail "ping to the pod on the bridge"
-    say "gather = false restores, gather = true sets it again"
-    with_gather false
-    until_true 3 "$END gathers no more" gathers_not node2 "$END"
-    with_gather true
-    until_true 3 "$END gathers" gathers node2 "$END"
-    say "a clean-up restores what no other program has changed"
-    lab stop node2
-    in_ns node2 ethtool -K "$END" gro off
-    tartan node2 cleanup >"$SCRATCH/cleanup" || fail "cleanup ended with code $?: $(cat "$SCRATCH/cleanup")"
-    gathers_not node2 "$END" || fail "features after the clean-up: $(features node2 "$END")"
-    grep -q "rx-udp-gro-forwarding of $END" "$SCRATCH/cleanup" || fail "cleanup does not tell: $(cat "$SCRATCH/cleanup")"
-    lab start node2
-    until_true 3 "$END gathers, after a new start" gathers node2 "$END"
-    law_one node1
+killed_in_flood() {
+    flood
+    kill -KILL "$(service_pid node1)"
+    wait "$FLOODER" || true
+    until_true 5 "the thread of $END goes" threaded 0
+    until_true 5 "no pod floods" is node1 flooding 0
 }
 
-with_gather() {
-    lab stop node2
-    mkdir -p "$LAB_STATE/node2/etc/tartan"
-    echo "gather = $1" >"$LAB_STATE/node2/etc/tartan/tartan.toml"
-    lab start node2
-}
-
-say "gathering at the ends of pods: $KIND"
-lab_up --nodes 2 --pods 1
-case $KIND in
-pods) own_pods ;;
-bridge) bridge_pods ;;
-*) die "there is no kind '$KIND'" ;;
-esac
+lab_up --nodes 2 --pods 2
+END=$(ip -n "$PREFIX-node1" -j route get "$(address_of pod1)" | jq -r '.[0].dev')
+own_pods
+bridge_pods
+if [ -n "${FULL:-}" ]; then
+    flood_arrives
+    in_order
+    light_beside_flood
+    killed_in_flood
+fi
+with_gather node1 false
+gathers node1 "$END" no
+law_one node1
+law_one node2
