@@ -27,10 +27,6 @@ mapfile -t NODES < <(awk '{ print $1 }' "$LAB_STATE/nodes")
 # Those whose pods and processes ask.
 ASKERS=(node1 "${NODES[-1]}")
 if [ -n "${FULL:-}" ]; then ASKERS=("${NODES[@]}"); fi
-SERVED=()
-for FAMILY in "${FAMILIES[@]}"; do
-    if [[ " $(families "$OUTSIDE") " == *" $FAMILY "* ]]; then SERVED+=("$FAMILY"); fi
-done
 
 # What flannel and the stock bridge plugin give a node beside its tunnel: the bridge's address, the first of its subnet. A
 # refusal is an ICMP error, of which a host sends few in a second to each other one.

@@ -26,6 +26,9 @@ FACTS=$LAB_STATE/facts
 KERNEL_PATH=${KERNEL_PATH:-off}
 # shellcheck disable=SC2034 # The laws use it.
 read -ra FAMILIES < <(families "$INSIDE")
+# Those that the nodes have too; without the other a Service has none.
+# shellcheck disable=SC2034
+mapfile -t SERVED < <(comm -12 <(families "$INSIDE" | tr ' ' '\n') <(families "$OUTSIDE" | tr ' ' '\n'))
 mapfile -t TARTAN < <(awk '$2 == "tartan" { print $1 }' "$LAB_STATE/nodes")
 
 # undo CMD...: to be done at the end of the law, whatever becomes of it; the last one first.
