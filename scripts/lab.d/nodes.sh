@@ -131,14 +131,17 @@ node_start() {
     if [ -n "$WORKERS" ]; then options+=(--workers "$WORKERS"); fi
     if [ -n "$DEVICE" ]; then options+=(--device "$DEVICE"); fi
     if [ -n "$DEVICE_TYPE" ]; then options+=(--device-type "$DEVICE_TYPE"); fi
-    if [ -n "$KERNEL_PATH" ]; then options+=(--kernel-path "$KERNEL_PATH"); fi
+    # A test may have put it into the file, to change it while the agent runs.
+    if [ -n "$KERNEL_PATH" ] && ! grep -qs '^kernel-path' "$root/etc/tartan/tartan.toml"; then
+        options+=(--kernel-path "$KERNEL_PATH")
+    fi
     mount_bpf "$1"
     (
         cd "$root" || exit
         if [ -n "$SECURE" ]; then export TARTAN_ETCD_PASSWORD=$ETCD_PASSWORD; fi
         # The lab's addresses are behind no proxy, whatever the shell has set.
         unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
-        exec setsid ip netns exec "$PREFIX-node$1" "$LAB_BIN/tartan" --root "$root" run \
+        exec setsid ip netns exec "$PREFIX-node$1" "${LAB_AGENT:-$LAB_BIN/tartan}" --root "$root" run \
             --node-name "node$1" "${options[@]}"
     ) </dev/null >>"$root/log" 2>&1 &
     echo $! >"$root/pid"
