@@ -22,7 +22,7 @@ errors_in() {
 path_mtu() {
     local field=path_mtu
     if [ "$OUTSIDE$1" = dual6 ]; then field=path_mtu_v6; fi
-    agent_json node1 peers | jq ".peers[] | select(.name == \"node2\") | .$field"
+    agent_json node1 peers | jq ".peers[] | select(.subnets[0] | test(\"244[.:]2[.:]\")) | .$field"
 }
 
 # What the node dropped of a pod's.

@@ -19,6 +19,8 @@ from packets import family
 UDP_PORT = 5001
 TCP_PORT = 5002
 PATIENCE = 3.0
+# After so many wrong answers of a protocol no more are asked for.
+MOST = 5
 BLOCK = random.Random(20240229).randbytes(80000)
 
 
@@ -39,28 +41,17 @@ def read_all(connection):
     return b"".join(parts)
 
 
-def serve_tcp(listener):
-    while True:
-        connection, _ = listener.accept()
-        with connection:
-            connection.settimeout(PATIENCE)
-            try:
-                data = read_all(connection)
-                if data == request(len(data)):
-                    connection.sendall(answer(len(data)))
-                else:
-                    print(f"TCP: a request of {len(data)} bytes with wrong content", flush=True)
-            except OSError as error:
-                print(f"TCP: {error}", flush=True)
+def reply(protocol, data, send):
+    if data == request(len(data)):
+        send(answer(len(data)))
+    else:
+        print(f"{protocol}: a request of {len(data)} bytes with wrong content", flush=True)
 
 
 def serve_udp(server):
     while True:
         data, peer = server.recvfrom(65536)
-        if data == request(len(data)):
-            server.sendto(answer(len(data)), peer)
-        else:
-            print(f"UDP: a request of {len(data)} bytes with wrong content", flush=True)
+        reply("UDP", data, lambda text: server.sendto(text, peer))
 
 
 def serve(address):
@@ -68,64 +59,57 @@ def serve(address):
     server.bind((address, UDP_PORT))
     listener = socket.create_server((address, TCP_PORT), family=family(address), backlog=128)
     threading.Thread(target=serve_udp, args=(server,), daemon=True).start()
-    serve_tcp(listener)
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(PATIENCE)
+            try:
+                reply("TCP", read_all(connection), connection.sendall)
+            except OSError as error:
+                print(f"TCP: {error}", flush=True)
 
 
 def wait_for(address):
     for _ in range(50):
         try:
-            socket.create_connection((address, TCP_PORT), PATIENCE).close()
-            return
+            return socket.create_connection((address, TCP_PORT), PATIENCE).close()
         except ConnectionRefusedError:
             time.sleep(0.1)
-    sys.exit(f"no server at {address}")
-
-
-def ask_udp(address, sizes):
-    wrong = []
-    client = socket.socket(family(address), socket.SOCK_DGRAM)
-    client.connect((address, UDP_PORT))
-    client.settimeout(PATIENCE)
-    for size in sizes:
-        client.send(request(size))
-        try:
-            if client.recv(65536) != answer(size):
-                wrong.append((size, "wrong answer"))
-        except OSError as error:
-            wrong.append((size, str(error)))
-            if len(wrong) >= 5:
-                break
-    return wrong
-
-
-def ask_tcp(address, sizes):
-    wrong = []
-    for size in sizes:
-        try:
-            with socket.create_connection((address, TCP_PORT), PATIENCE) as client:
-                client.sendall(request(size))
-                client.shutdown(socket.SHUT_WR)
-                if read_all(client) != answer(size):
-                    wrong.append((size, "wrong answer"))
-        except OSError as error:
-            wrong.append((size, str(error)))
-        if len(wrong) >= 5:
-            break
-    return wrong
+    return sys.exit(f"no server at {address}")
 
 
 def ask(address, sizes):
     wait_for(address)
-    bad = False
-    for name, exchange in (("UDP", ask_udp), ("TCP", ask_tcp)):
-        start = time.monotonic()
-        wrong = exchange(address, sizes)
-        seconds = time.monotonic() - start
-        print(f"{name} to {address}: {len(sizes)} sizes, {len(wrong)} wrong, {seconds:.1f} s")
-        for size, reason in wrong:
-            print(f"  {size} bytes: {reason}")
-        bad = bad or bool(wrong)
-    return 1 if bad else 0
+    client = socket.socket(family(address), socket.SOCK_DGRAM)
+    client.connect((address, UDP_PORT))
+    client.settimeout(PATIENCE)
+
+    def over_udp(size):
+        client.send(request(size))
+        return client.recv(65536)
+
+    def over_tcp(size):
+        with socket.create_connection((address, TCP_PORT), PATIENCE) as connection:
+            connection.sendall(request(size))
+            connection.shutdown(socket.SHUT_WR)
+            return read_all(connection)
+
+    return [wrong_of(name, address, sizes, exchange) for name, exchange in (("UDP", over_udp), ("TCP", over_tcp))]
+
+
+def wrong_of(name, address, sizes, exchange):
+    """How many sizes were not answered right; says which."""
+    wrong, start = [], time.monotonic()
+    for size in sizes:
+        try:
+            if exchange(size) != answer(size):
+                wrong.append(f"  {size} bytes: wrong answer")
+        except OSError as error:
+            wrong.append(f"  {size} bytes: {error}")
+        if len(wrong) >= MOST:
+            break
+    print(f"{name} to {address}: {len(sizes)} sizes, {len(wrong)} wrong, {time.monotonic() - start:.1f} s", *wrong, sep="\n")
+    return len(wrong)
 
 
 if __name__ == "__main__":
@@ -133,4 +117,4 @@ if __name__ == "__main__":
         serve(sys.argv[2])
     else:
         ranges = [word.split("-") for word in sys.argv[3:]]
-        sys.exit(ask(sys.argv[2], [size for ends in ranges for size in range(int(ends[0]), int(ends[-1]) + 1)]))
+        sys.exit(any(ask(sys.argv[2], [size for ends in ranges for size in range(int(ends[0]), int(ends[-1]) + 1)])))
