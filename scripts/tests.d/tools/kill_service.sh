@@ -30,7 +30,7 @@ service_of() {
 # Kills the service of a node and waits for the next one to forward.
 kill_service() {
     local pid restarts
-    pid=$(service_pid "$1")
+    pid=$(service_of "$1")
     restarts=$(agent_json "$1" status | jq .restarts)
     say "SIGKILL of the service of $1, process $pid"
     kill -KILL "$pid"
@@ -38,14 +38,15 @@ kill_service() {
     equal "restarts on $1" $((restarts + 1)) "$(agent_json "$1" status | jq .restarts)"
 }
 
+# another_service NODE PID: one that is not PID forwards.
 another_service() {
-    agent_json "$1" status | jq -e --argjson before "$2" '.service_pid != $before and .snapshot_adopted'
+    [ "$(service_of "$1")" != "$2" ] && agent_json "$1" status | jq -e .snapshot_adopted
 }
 
 # open_in PROCESS: how many descriptors of each kind it has. A device that was opened in a mount namespace that is gone has the
-# path below its mount.
+# path below its mount, or none.
 open_in() {
-    find "/proc/$1/fd" -mindepth 1 -printf '%l\n' | sed -E 's/:\[[0-9]+\]//; s|^/$|/dev/net/tun|' | sort | uniq -c
+    find "/proc/$1/fd" -mindepth 1 -printf '%l\n' | sed -E 's/:\[[0-9]+\]//; s|^(/net/tun\|/)$|/dev/net/tun|' | sort | uniq -c
 }
 
 # holds NODE: what its agent has open, has in the kernel, and has put into its directories.
@@ -53,16 +54,16 @@ holds() {
     local keeper table
     keeper=$(keeper_of "$1")
     echo "keeper: $(open_in "$keeper")"
-    echo "service: $(open_in "$(service_of "$1")")"
+    echo "service: $(open_in "$(service_of "$1")" | grep -v ' socket$')"
     echo "processes: $(pgrep -c -f -- "--root $LAB_STATE/$1 run")"
     echo "queues: $(ip -n "$PREFIX-$1" -d -j link show dev tartan0 | jq -c '.[0].linkinfo.info_data | [.numqueues, .numdisabled]')"
-    # Not those of netlink: the kernel lists one from its first use on. Each is a descriptor of the two processes above.
+    # Not those of netlink, which a service opens when it first needs them.
     for table in udp udp6 raw raw6 packet unix; do echo "sockets, $table: $(wc -l <"/proc/$keeper/net/$table")"; done
     find "$LAB_STATE/$1/run" "$LAB_STATE/$1/var" -printf '%P %y\n' | grep -v handed-over | sort
 }
 
-# note_held NODE...: what their agents hold, into HELD. A service opens some sockets shortly after it forwards: it is known once two
-# looks agree.
+# note_held NODE...: what their agents hold, into HELD. A service opens some sockets shortly after it forwards: it is known once
+# two looks agree.
 declare -A HELD
 note_held() {
     until_true 20 "the agents of $* have opened what they open" hold_the_same "$@"
