@@ -18,6 +18,11 @@ NODE2=$(underlay_of node2 4)
 TO_NODE2="udp dst port $([ "$BACKEND" = udp ] && echo 8285 || echo 8472) and dst $NODE2"
 declare -A RUNS
 
+# peer NODE: its name, as node1 knows it; etcd has none but its subnet.
+peer() {
+    agent_json node1 peers | jq -r --arg at "$(underlay_of "$1" 4)" '.peers[] | select(any(.paths[]; .address == $at)).name'
+}
+
 # started NAME ARGS...: `tartan ARGS` on node1, its output in NAME.out and NAME.err, and waits until the workers capture.
 started() {
     local before
@@ -86,14 +91,14 @@ everything() {
     forged mallory "$POD3" 3
     until_true 10 "the forged packets are in the file" grep -aq "UnknownPeer: " "$SCRATCH/all.pcapng"
     ended file lines
-    equal "pings at each stage" "node2 device: $PINGS, node2 received: $PINGS, node2 sent: $PINGS, node2 written: $PINGS" \
+    equal "pings at each stage" "$PEER2 device: $PINGS, $PEER2 received: $PINGS, $PEER2 sent: $PINGS, $PEER2 written: $PINGS" \
         "$(outcomes lines peer stage)"
     grep -q '^tartan: 0 packets lost' "$SCRATCH/file.err" || fail "what the capture says: $(cat "$SCRATCH/file.err")"
     equal "packets captured, as it says" "$(read_by_tcpdump all.pcapng)" \
         "$(sed -n 's/^tartan: \([0-9]*\) packets captured$/\1/p' "$SCRATCH/file.err")"
     equal "in the file: requests from the device, datagrams to node2" "$PINGS $PINGS" \
         "$(read_by_tcpdump all.pcapng "icmp[icmptype] = icmp-echo and src $POD1") $(read_by_tcpdump all.pcapng "$TO_NODE2")"
-    for word in 'UnknownPeer: the outer source is no node' 'delivered; peer node2; pod ' 'tartan 0.'; do
+    for word in 'UnknownPeer: the outer source is no node' "delivered; peer $PEER2; pod " 'tartan 0.'; do
         grep -aq "$word" "$SCRATCH/all.pcapng" || fail "the file has no comment with $word"
     done
     equal "the file's mode" 600 "$(stat -c %a "$SCRATCH/all.pcapng")"
@@ -102,7 +107,7 @@ everything() {
 # Four at a time: each has what it chose. pod1 talks to node2 and node3, and three of its packets have no route.
 chosen() {
     local code=0
-    started peer capture -o json --peer node3 --stage sent,received,dropped
+    started peer capture -o json --peer "$PEER3" --stage sent,received,dropped
     started reason capture -o json --reason NoRoute
     started several capture -o json -c 7 --stage device
     started piped capture -w - --peer "$NODE2" --stage sent
@@ -112,7 +117,7 @@ chosen() {
     wait "${RUNS[several]}" || code=$?
     equal "-c 7: exit code" 0 "$code"
     ended peer reason piped
-    equal "--peer node3" "node3 received: $PINGS, node3 sent: $PINGS" "$(outcomes peer peer stage)"
+    equal "--peer" "$PEER3 received: $PINGS, $PEER3 sent: $PINGS" "$(outcomes peer peer stage)"
     equal "--reason NoRoute" "NoRoute dropped $POD1 10.244.77.7: 3" "$(outcomes reason reason stage source destination)"
     equal "-c 7 --stage device" "device: 7" "$(outcomes several stage)"
     equal "-w -: all, datagrams to node2" "$PINGS $PINGS" "$(read_by_tcpdump piped.out) $(read_by_tcpdump piped.out "$TO_NODE2")"
@@ -122,7 +127,7 @@ chosen() {
 followed() {
     started follow drops --follow
     started of-pod drops --follow -o json --pod "$POD5"
-    started of-peer drops --follow -o json --peer node2
+    started of-peer drops --follow -o json --peer "$PEER2"
     started of-reason drops --follow -o json --reason NoRoute,UnknownPeer
     forged node2 "$POD5" 4
     forged mallory "$POD3" 200
@@ -133,12 +138,13 @@ followed() {
     until_true 2 "drops of a pod" counted of-pod "NotPeersSource 4"
     until_true 2 "drops of reasons" counted of-reason "NoRoute 3, UnknownPeer 200"
     ended follow of-pod of-peer of-reason
-    equal "what --follow --peer shows" "node2 NotPeersSource: 4" "$(outcomes of-peer peer reason)"
+    equal "what --follow --peer shows" "$PEER2 NotPeersSource: 4" "$(outcomes of-peer peer reason)"
     equal "what --follow --pod shows" "$POD5 NotPeersSource: 4" "$(outcomes of-pod source reason)"
     equal "reasons of what --follow --reason shows" "NoRoute UnknownPeer" \
         "$(jq -rs 'map(select(.event == "packet").reason) | unique | join(" ")' "$SCRATCH/of-reason.out")"
 }
 
+PEER2=$(peer node2) PEER3=$(peer node3)
 everything
 chosen
 followed

@@ -2,7 +2,10 @@
 # `tartan trace`: on a healthy path every stage passes, on both nodes; one fault at a time is named by its stage and code, with a
 # reason, a remedy and the exit code 1; what cannot be judged is said to be not known. Behind it the path is well again.
 #
-# labs: probes=on inside!=v6
+# labs: probes=on format=udp
+# labs: probes=on inside=v4
+# full: probes=on inside!=v6
+# seconds: 300
 # last: it stops agents
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"

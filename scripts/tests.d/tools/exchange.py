@@ -34,8 +34,9 @@ LITTLE = 1000
 # Seconds: of a datagram the first and the second time, and of a connection; a client that waits for a core is served for longer.
 PATIENCE = {"udp": (1.5, 20.0), "tcp": (30.0,), "lost": (1.5,)}
 SERVER_PATIENCE = 60.0
-# Connections at a time.
-WORKERS = 48
+# Exchanges at a time, and of these with much to send: more would fill the queue of a server's socket, or of a tunnel device.
+WORKERS = 12
+MUCH = threading.Semaphore(1)
 # Times that "same" asks.
 REPEATS = 5
 
@@ -119,7 +120,10 @@ def ask_once(protocol, kind, own, address, port, patience):
             if own != "any":
                 client.bind((own, 0))
             client.connect((address, port))
-            return exchange(protocol, client, MOST if kind == "much" and protocol == "tcp" else LITTLE)
+            if kind != "much" or protocol == "udp":
+                return exchange(protocol, client, LITTLE)
+            with MUCH:
+                return exchange(protocol, client, MOST)
     except TimeoutError:
         return "timeout"
     except OSError as error:

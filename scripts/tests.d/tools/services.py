@@ -193,7 +193,7 @@ def questions(lab, rows, who, name, masquerade, mode):
             if cell == "-":
                 continue
             server = lab.owners[endpoints[0]["address"]].split("/")[0] if endpoints else None
-            asked = "lost" if cell == "lost" else "much" if who == "pod" and where == "far" else "one"
+            asked = "lost" if cell == "lost" else "much" if who == "pod" and where == "far" and column == "inside" else "one"
             yield Question(asked, own, address, port, label, server, seen(lab, cell, name, here, node, kind, endpoints))
 
 
