@@ -1,8 +1,10 @@
 # shellcheck shell=bash
-# Load that goes on while an agent is stopped, killed or replaced: TCP connections from pod1 to pod3, from node1 to a ClusterIP and from
-# mallory to a NodePort of node1, which both lead to pod3; and datagrams with numbers, each of them answered.
+# Load that goes on while an agent is stopped, killed or replaced: TCP connections from one pod to another, LOAD_FROM and
+# LOAD_TO, from node1 to a ClusterIP and from mallory to a NodePort of node1, which both lead to LOAD_TO; and datagrams with numbers, each of them answered.
 # Sourced after law.sh or test_case.sh. FAMILIES are those of the pods.
 
+LOAD_FROM=pod1
+LOAD_TO=pod3
 HOLDERS=()
 PORT=8080
 NODE_PORT=30080
@@ -53,8 +55,8 @@ service_rules() {
         for family in "${FAMILIES[@]}"; do
             ip=ip${family/4/}
             rules+="
-                $ip daddr $(cluster_ip "$family") tcp dport 80 dnat $ip to $(socket_address "$(address_of pod3 "$family")" "$PORT");
-                tcp dport $NODE_PORT dnat $ip to $(socket_address "$(address_of pod3 "$family")" "$PORT");"
+                $ip daddr $(cluster_ip "$family") tcp dport 80 dnat $ip to $(socket_address "$(address_of "$LOAD_TO" "$family")" "$PORT");
+                tcp dport $NODE_PORT dnat $ip to $(socket_address "$(address_of "$LOAD_TO" "$family")" "$PORT");"
         done
         rules+=$'\n}'
     done
@@ -64,24 +66,24 @@ service_rules() {
 
 start_load() {
     local family addresses=()
-    for family in "${FAMILIES[@]}"; do addresses+=("$(address_of pod3 "$family")"); done
+    for family in "${FAMILIES[@]}"; do addresses+=("$(address_of "$LOAD_TO" "$family")"); done
     service_rules
-    start_in pod3 python3 "$TOOLS/held.py" serve "$PORT" "${addresses[@]}"
-    until_true 10 "pod3 serves" serves "${#addresses[@]}"
+    start_in "$LOAD_TO" python3 "$TOOLS/held.py" serve "$PORT" "${addresses[@]}"
+    until_true 10 "$LOAD_TO serves" serves "${#addresses[@]}"
     for family in "${FAMILIES[@]}"; do
-        hold_in "IPv$family, pod1 to pod3" pod1 "$(address_of pod3 "$family")" "$PORT"
+        hold_in "IPv$family, $LOAD_FROM to $LOAD_TO" "$LOAD_FROM" "$(address_of "$LOAD_TO" "$family")" "$PORT"
         # The node and the host outside have addresses of the underlay's families alone.
         [ "$(underlay_of node1 "$family")" != - ] || continue
-        hold_in "IPv$family, node1 to the ClusterIP of pod3" node1 "$(cluster_ip "$family")" 80
-        hold_in "IPv$family, from outside to the NodePort of pod3" mallory "$(underlay_of node1 "$family")" "$NODE_PORT"
+        hold_in "IPv$family, node1 to the ClusterIP of $LOAD_TO" node1 "$(cluster_ip "$family")" 80
+        hold_in "IPv$family, from outside to the NodePort of $LOAD_TO" mallory "$(underlay_of node1 "$family")" "$NODE_PORT"
     done
     connected
-    RESETS=$(resets pod1 pod3 node1 mallory)
+    RESETS=$(resets "$LOAD_FROM" "$LOAD_TO" node1 mallory)
 }
 
-# serves ADDRESSES: whether pod3 serves at so many.
+# serves ADDRESSES: whether LOAD_TO serves at so many.
 serves() {
-    [ "$(in_ns pod3 ss -Hltn "sport = :$PORT" | wc -l)" -ge "$1" ]
+    [ "$(in_ns "$LOAD_TO" ss -Hltn "sport = :$PORT" | wc -l)" -ge "$1" ]
 }
 
 # resets NAME...: how many connections each namespace has reset, or had reset.
@@ -109,7 +111,7 @@ goes_on() {
 # Every connection goes on, none was reset, and each is ended here.
 load_survived() {
     local number what code
-    [ -z "${RESETS:-}" ] || same "connections that were reset, of each host" "$RESETS" "$(resets pod1 pod3 node1 mallory)"
+    [ -z "${RESETS:-}" ] || same "connections that were reset, of each host" "$RESETS" "$(resets "$LOAD_FROM" "$LOAD_TO" node1 mallory)"
     for number in "${!HOLDERS[@]}"; do
         what=${HOLDERS[number]#*|}
         code=0

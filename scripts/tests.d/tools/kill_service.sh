@@ -43,10 +43,10 @@ another_service() {
     [ "$(service_of "$1")" != "$2" ] && agent_json "$1" status | jq -e .snapshot_adopted
 }
 
-# open_in PROCESS: how many descriptors of each kind it has. A device that was opened in a mount namespace that is gone has the
+# open_in PROCESS [PROC]: how many descriptors of each kind it has. A device that was opened in a mount namespace that is gone has the
 # path below its mount, or none.
 open_in() {
-    find "/proc/$1/fd" -mindepth 1 -printf '%l\n' | sed -E 's/:\[[0-9]+\]//; s|^(/net/tun\|/)$|/dev/net/tun|' | sort | uniq -c
+    find "${2:-/proc}/$1/fd" -mindepth 1 -printf '%l\n' | sed -E 's/:\[[0-9]+\]//; s|^(/net/tun\|/)$|/dev/net/tun|' | sort | uniq -c
 }
 
 # holds NODE: what its agent has open, has in the kernel, and has put into its directories.
