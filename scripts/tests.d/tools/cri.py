@@ -2,147 +2,85 @@
 
     cri.py SOCKET status                       prints "NetworkReady true", or false and why
     cri.py SOCKET run NAME CGROUP [OPTION]...  prints the id of the new sandbox
-        port=HOST:CONTAINER[/udp]  ingress=RATE  egress=RATE
+        port=HOST:CONTAINER  ingress=RATE  egress=RATE
     cri.py SOCKET podstatus|stop|rm ID         podstatus prints the state and the addresses
-    cri.py SOCKET list                         prints the id and the name of each sandbox
 
-An error of the runtime is printed to standard error, with exit code 1. The messages are encoded by hand, with the
-field numbers of k8s.io/cri-api, pkg/apis/runtime/v1/api.proto. Needs grpc (Debian: python3-grpcio).
+An error of the runtime is printed to standard error, with exit code 1. Messages are pairs of a field's number, as in
+pkg/apis/runtime/v1/api.proto of k8s.io/cri-api, and a value. Needs grpc (Debian: python3-grpcio).
 """
 
 import sys
 
 import grpc
 
-PATIENCE = 60
-
 
 def varint(number):
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes(encoded) + bytes([number])
+    return bytes([number]) if number < 0x80 else bytes([number & 0x7F | 0x80]) + varint(number >> 7)
 
 
-def number_field(field, number):
-    return varint(field << 3) + varint(number)
-
-
-def field(field_number, content):
-    content = content.encode() if isinstance(content, str) else content
-    return varint(field_number << 3 | 2) + varint(len(content)) + content
-
-
-def entry(field_number, key, value):
-    return field(field_number, field(1, key) + field(2, value))
-
-
-def fields(message):
-    """Field numbers and values of a message: integers, or bytes."""
-    position = 0
-
-    def read_varint():
-        nonlocal position
-        number = shift = 0
-        while True:
-            byte = message[position]
-            position += 1
-            number |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return number
-
-    while position < len(message):
-        tag = read_varint()
-        if tag & 7 == 0:
-            yield tag >> 3, read_varint()
-        elif tag & 7 == 2:
-            length = read_varint()
-            yield tag >> 3, message[position : position + length]
-            position += length
+def encoded(message):
+    """A value is a number, a text, or a message."""
+    whole = b""
+    for field, value in message:
+        if isinstance(value, int):
+            whole += varint(field << 3) + varint(value)
         else:
-            raise ValueError(f"wire type {tag & 7}")
+            value = value.encode() if isinstance(value, str) else encoded(value)
+            whole += varint(field << 3 | 2) + varint(len(value)) + value
+    return whole
+
+
+def decoded(message):
+    """Pairs whose values are numbers, or bytes."""
+    rest = iter(message)
+
+    def number():
+        byte = next(rest)
+        return byte if byte < 0x80 else byte & 0x7F | number() << 7
+
+    for byte in rest:
+        tag = byte if byte < 0x80 else byte & 0x7F | number() << 7
+        value = number()
+        yield tag >> 3, bytes(next(rest) for _ in range(value)) if tag & 7 else value
 
 
 def first(message, number, default=b""):
-    return next((value for found, value in fields(message) if found == number), default)
-
-
-def call(channel, method, request=b""):
-    unary = channel.unary_unary(
-        f"/runtime.v1.RuntimeService/{method}",
-        request_serializer=bytes,
-        response_deserializer=bytes,
-    )
-    return unary(request, timeout=PATIENCE)
-
-
-def port_mapping(value):
-    """HOST:CONTAINER or HOST:CONTAINER/udp."""
-    ports, _, protocol = value.partition("/")
-    host, container = map(int, ports.split(":"))
-    return (
-        number_field(1, {"": 0, "tcp": 0, "udp": 1}[protocol])
-        + number_field(2, container)
-        + number_field(3, host)
-    )
+    return dict(reversed(list(decoded(message)))).get(number, default)
 
 
 def sandbox(name, cgroup, options):
-    config = field(1, field(1, name) + field(2, f"uid-{name}") + field(3, "default"))
-    config += field(2, name) + field(3, "/tmp")
-    config += field(4, field(1, "10.96.0.10") + field(2, "cluster.local"))
-    for option in options:
-        key, _, value = option.partition("=")
+    config = [(1, [(1, name), (2, f"uid-{name}"), (3, "default")]), (2, name), (3, "/tmp")]
+    config += [(4, [(1, "10.96.0.10"), (2, "cluster.local")]), (8, [(1, cgroup)])]
+    for key, value in (option.split("=") for option in options):
         if key == "port":
-            config += field(5, port_mapping(value))
-        elif key in ("ingress", "egress"):
-            config += entry(7, f"kubernetes.io/{key}-bandwidth", value)
+            host, container = map(int, value.split(":"))
+            config.append((5, [(2, container), (3, host)]))
         else:
-            raise SystemExit(f"unknown option {option}")
-    return config + field(8, field(1, cgroup))
-
-
-def status(channel):
-    for _, condition in fields(first(call(channel, "Status"), 1)):
-        if first(condition, 1) == b"NetworkReady":
-            ready = "true" if first(condition, 2, 0) else "false"
-            print("NetworkReady", ready, first(condition, 4).decode())
-
-
-def podstatus(channel, sandbox_id):
-    found = first(call(channel, "PodSandboxStatus", field(1, sandbox_id)), 1)
-    network = first(found, 5)
-    more = [
-        first(ip, 1).decode() for number, ip in fields(network) if number == 2
-    ]
-    state = ("ready", "notready")[first(found, 3, 0)]
-    print(state, first(network, 1).decode(), *more)
-
-
-def sandboxes(channel):
-    for _, item in fields(call(channel, "ListPodSandbox")):
-        print(first(item, 1).decode(), first(first(item, 2), 1).decode())
+            config.append((7, [(1, f"kubernetes.io/{key}-bandwidth"), (2, value)]))
+    return config
 
 
 def main(socket, verb, *arguments):
     with grpc.insecure_channel(f"unix://{socket}") as channel:
+
+        def call(method, *request):
+            method = f"/runtime.v1.RuntimeService/{method}"
+            return channel.unary_unary(method, encoded, bytes)(request, timeout=60)
+
         if verb == "status":
-            status(channel)
+            for _, condition in decoded(first(call("Status"), 1)):
+                if first(condition, 1) == b"NetworkReady":
+                    ready = "true" if first(condition, 2, 0) else "false"
+                    print("NetworkReady", ready, first(condition, 4).decode())
         elif verb == "run":
-            request = field(1, sandbox(arguments[0], arguments[1], arguments[2:]))
-            print(first(call(channel, "RunPodSandbox", request), 1).decode())
+            print(first(call("RunPodSandbox", (1, sandbox(arguments[0], arguments[1], arguments[2:]))), 1).decode())
         elif verb == "podstatus":
-            podstatus(channel, arguments[0])
-        elif verb == "stop":
-            call(channel, "StopPodSandbox", field(1, arguments[0]))
-        elif verb == "rm":
-            call(channel, "RemovePodSandbox", field(1, arguments[0]))
-        elif verb == "list":
-            sandboxes(channel)
+            found = first(call("PodSandboxStatus", (1, arguments[0])), 1)
+            network = first(found, 5)
+            more = [first(address, 1).decode() for number, address in decoded(network) if number == 2]
+            print(("ready", "notready")[first(found, 3, 0)], first(network, 1).decode(), *more)
         else:
-            raise SystemExit(__doc__)
+            call({"stop": "StopPodSandbox", "rm": "RemovePodSandbox"}[verb], (1, arguments[0]))
 
 
 try:

@@ -12,62 +12,30 @@ import platform
 import sys
 import tarfile
 
-MEDIA = "application/vnd.oci.image."
-
-
-def digest(content):
-    return "sha256:" + hashlib.sha256(content).hexdigest()
-
-
-def layer_of(directory):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        archive.add(directory, arcname=".")
-    return buffer.getvalue()
-
-
-def described(kind, content):
-    return {"mediaType": MEDIA + kind, "digest": digest(content), "size": len(content)}
-
-
-def image(directory, name, command):
-    """The files of the archive, by name."""
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
-    layer = layer_of(directory)
-    config = json.dumps(
-        {
-            "architecture": machine,
-            "os": "linux",
-            "config": {"Entrypoint": command, "Env": ["PATH=/bin"]},
-            "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
-        }
-    ).encode()
-    manifest = json.dumps(
-        {
-            "schemaVersion": 2,
-            "mediaType": MEDIA + "manifest.v1+json",
-            "config": described("config.v1+json", config),
-            "layers": [described("layer.v1.tar", layer)],
-        }
-    ).encode()
-    entry = described("manifest.v1+json", manifest)
-    entry["annotations"] = {
-        "io.containerd.image.name": name,
-        "org.opencontainers.image.ref.name": name.split(":")[-1],
-    }
-    entry["platform"] = {"architecture": machine, "os": "linux"}
-    files = {
-        "oci-layout": b'{"imageLayoutVersion":"1.0.0"}',
-        "index.json": json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode(),
-    }
-    for blob in (config, manifest, layer):
-        files["blobs/" + digest(blob).replace(":", "/")] = blob
-    return files
-
 
 def main(directory, archive, name, *command):
+    files, layer = {}, io.BytesIO()
+
+    def blob(kind, content):
+        digest = hashlib.sha256(content).hexdigest()
+        files[f"blobs/sha256/{digest}"] = content
+        media = f"application/vnd.oci.image.{kind}"
+        return {"mediaType": media, "digest": f"sha256:{digest}", "size": len(content)}
+
+    with tarfile.open(fileobj=layer, mode="w") as packed:
+        packed.add(directory, arcname=".")
+    layer = blob("layer.v1.tar", layer.getvalue())
+    machine = {"architecture": {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()], "os": "linux"}
+    config = machine | {"config": {"Entrypoint": command, "Env": ["PATH=/bin"]}}
+    config["rootfs"] = {"type": "layers", "diff_ids": [layer["digest"]]}
+    config = blob("config.v1+json", json.dumps(config).encode())
+    manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json"}
+    entry = blob("manifest.v1+json", json.dumps(manifest | {"config": config, "layers": [layer]}).encode())
+    tag = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name.split(":")[-1]}
+    index = {"schemaVersion": 2, "manifests": [entry | {"annotations": tag, "platform": machine}]}
+    files |= {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}', "index.json": json.dumps(index).encode()}
     with tarfile.open(archive, "w") as packed:
-        for path, content in image(directory, name, command).items():
+        for path, content in files.items():
             info = tarfile.TarInfo(path)
             info.size = len(content)
             packed.addfile(info, io.BytesIO(content))
