@@ -12,8 +12,7 @@ where "local" is externalTrafficPolicy Local. A node port of 0 is none. What els
     "external": ["203.0.113.4"]               external IPs
     "balancer": ["203.0.113.6"]               addresses of a load balancer
     "ranges": ["192.0.2.0/24"]                loadBalancerSourceRanges
-Every Service is there for TCP and for UDP. UDP flows that lead to an endpoint that is none any more are forgotten, as kube-proxy
-does after each change (stale_flows.py).
+Every Service is there for TCP and for UDP.
 """
 
 import importlib
@@ -63,6 +62,4 @@ def write_rules(mode, node, node_address, cluster, service_network, services, pr
 
 
 if __name__ == "__main__":
-    wanted = json.load(sys.stdin)
-    write_rules(*sys.argv[1:], wanted)
-    importlib.import_module("stale_flows").forget(wanted)
+    write_rules(*sys.argv[1:], json.load(sys.stdin))

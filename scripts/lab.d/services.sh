@@ -38,7 +38,7 @@ services() {
         services_off
         return
     fi
-    need_tools iptables-nft-restore ip6tables-nft-restore nft python3 jq
+    need_tools iptables-nft-restore ip6tables-nft-restore nft python3 jq conntrack
     [ -n "$(served)" ] || die "a Service of a family needs pods and nodes of it: the lab '$PREFIX' has $INSIDE inside and $OUTSIDE outside"
     [ $((NODES * PODS)) -le "$MOST_SERVED_PODS" ] || die "at most $MOST_SERVED_PODS pods can have a Service each, not $((NODES * PODS))"
     [ -e "/run/netns/$PREFIX-client" ] || underlay_host client "$CLIENT"
@@ -87,13 +87,13 @@ client_routes() {
 parse_services() {
     MASQUERADE=on
     KUBE_PROXY=iptables
-    MOVED=false
+    MOVED=
     SERVICES_OFF=
     parse_prefix "$@"
     set -- "${REST[@]}"
     while [ $# -gt 0 ]; do
         case $1 in
-        --moved) MOVED=true ;;
+        --moved) MOVED=1 ;;
         --off) SERVICES_OFF=1 ;;
         --masquerade | --kube-proxy)
             [ $# -ge 2 ] || wrong "$1 needs a value"
@@ -118,7 +118,7 @@ served() {
 }
 
 service_plan() {
-    jq -nR --argjson six "$((${1} == 6))" --argjson moved "$MOVED" --arg last "node$NODES" \
+    jq -nR --argjson six "$((${1} == 6))" --argjson moved "${MOVED:-0}" --arg last "node$NODES" \
         --arg client "$(underlay_address "$CLIENT" "$1")/$(host_length "$1")" --arg pods "$(cluster_network "$1")" \
         --rawfile nodes "$STATE/nodes" '
         def address($group; $number):
@@ -153,7 +153,7 @@ service_plan() {
             service("ranged"; 4; 6; 0; false; [$a | values]) + {balancer: outside(6), ranges: [$client, $pods]},
             service("ranged-none"; 4; 7; 0; false; [$a | values]) + {balancer: outside(7), ranges: [somebody]},
             service("ranged-local"; 4; 8; 0; true; [$b | values]) + {balancer: outside(8), ranges: [$client, $pods]},
-            service("moving"; 4; 9; 32309; false; [if $moved then $b else $a end | values]),
+            service("moving"; 4; 9; 32309; false; [if $moved == 1 then $b else $a end | values]),
             service("nobody"; 4; 10; 32310; false; []) ]' "$STATE/pods"
 }
 
@@ -162,6 +162,8 @@ kube_proxy() {
     ip -n "$PREFIX-node$1" "-$2" route replace default via "$(underlay_address "$CLIENT" "$2")" dev eth0
     ip netns exec "$PREFIX-node$1" python3 "$LAB_HOME/lab.d/kube_proxy.py" "$KUBE_PROXY" "node$1" "$(underlay_address "$1" "$2")" \
         "$(cluster_network "$2")" "$(service_network "$2")" <"$STATE/services.$2"
+    # kube-proxy forgets the UDP flows that lead to an endpoint that is none any more (pkg/proxy/conntrack/cleanup.go).
+    if [ -n "$MOVED" ]; then ip netns exec "$PREFIX-node$1" conntrack -D -f "ipv$2" -p udp >/dev/null 2>&1 || true; fi
 }
 
 service_network() {
