@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# The tunnel device where the kernel offers less, and where it takes back what it offered: pods talk all the same, the status says
-# what is used and why, and what cannot be had as it was asked for is refused with the reason.
+# The tunnel device where the kernel offers less, and where it takes back what it offered: pods talk all the same, the
+# status says what is used and why, and what cannot be had as it was asked for is refused with the reason.
 #
 #   pod1 ── node1 tartan ══ underlay ══ node2: tartan, or the kernel's VXLAN ── pod2
 #
-# device.sh refused BACKEND PEER: super-packets are refused by the device and the underlay (TARTAN_FAULTS); TCP and sends are given
-#   up by at least one worker, and every flow goes on. Which worker, and whether UDP was, depends on where the flows come.
-# device.sh type: device-type changes by a reload while TCP runs, and the device is made anew as the other type; a TAP has the VTEP
-#   MAC and no ARP of its own, answers ARP requests and neighbour solicitations for pods of other nodes alone, and an address or a
-#   flag that another program changes is repaired.
-# device.sh none: no device with offloads: "offload" is refused, "auto" goes on as "plain".
-# device.sh writers: no writes through a detached queue: one worker.
-# device.sh switched BACKEND PEER: an administrator switches every offload off and on while flows run.
-# device.sh provoked: a peer sends broken super-packets; that turns no offload off. What reaches the kernel has a header that
-#   Tartan made itself from a packet that it has read through, and no packet is known that passes this and that the kernel refuses:
-#   the case proves what becomes of broken packets, not what becomes of a refusal ("refused" does).
+# refused BACKEND PEER: super-packets are refused by device and underlay (TARTAN_FAULTS); TCP and sends are given
+#     up by at least one worker, and every flow goes on. Which worker, and whether UDP was, depends on where flows come.
+# type: device-type changes by a reload while TCP runs, and the device is made anew as the other type; a TAP has the
+#     VTEP MAC and no ARP of its own, answers ARP requests and neighbour solicitations for pods of other nodes alone,
+#     and an address or a flag that another program changes is repaired.
+# none: no device with offloads: "offload" is refused, "auto" goes on as "plain".
+# writers: no writes through a detached queue: one worker.
+# switched BACKEND PEER: an administrator switches every offload off and on while flows run.
+# provoked BACKEND PEER: a peer sends broken super-packets; that turns no offload off. What reaches the kernel has a
+#     header that Tartan made itself from a packet that it has read through, and no packet is known that passes this and
+#     that the kernel refuses: it proves what becomes of broken packets, not what becomes of a refusal ("refused" does).
 # PEER is tartan or kernel-vxlan.
 # alone provoked: 2,000 datagrams at once have to fit the buffers of one socket
 # case: refused vxlan tartan workers=2
@@ -96,11 +96,11 @@ refused() {
     TARTAN_FAULTS=gso-writes,gso-sends lab_up "${OPTIONS[@]}"
     transfers
     # UDP super-packets, so that their offload is tried too.
-    python3 "$TOOLS/segments.py" pod1 "$(address_of pod1)" pod2 "$(address_of pod2)" "$(vtep_mac_of node1 4)" "$(vtep_mac_of node2 4)" ||
-        fail "segments"
+    python3 "$TOOLS/segments.py" pod1 "$(address_of pod1)" pod2 "$(address_of pod2)" \
+        "$(vtep_mac_of node1 4)" "$(vtep_mac_of node2 4)" || fail "segments"
     arrived
     for node in "${NODES[@]}"; do
-        equal "offloads of TCP and of sends that no worker of $node has given up, and whether it gave up any" '[[],true]' \
+        equal "offloads of TCP and sends that no worker of $node has given up, and whether any was" '[[],true]' \
             "$(offloads "$node" | jq -c '[.[0] - ["checksum", "udp"], .[1] > 0]')"
     done
 }
@@ -108,23 +108,27 @@ refused() {
 # as_type TYPE: what a device of that type is to ip(8).
 as_type() {
     equal "type of tartan0, and in the status" "tun type $1 $1" \
-        "$(ip -n "$PREFIX-node1" -d link show tartan0 | grep -oE 'tun type [a-z]+') $(agent_json node1 status | jq -r .device_type)"
+        "$(ip -n "$PREFIX-node1" -d link show tartan0 | grep -oE 'tun type [a-z]+') $(device_type)"
     ping_far
 }
 
+device_type() {
+    agent_json node1 status | jq -r .device_type
+}
+
 is_of_type() {
-    [ "$(agent_json node1 status 2>/dev/null | jq -r .device_type)" = "$1" ]
+    [ "$(device_type 2>/dev/null)" = "$1" ]
 }
 
 is_whole_tap() {
-    [ "$(ip -n "$PREFIX-node1" -j link show tartan0 | jq -r '.[0] | "\(.address) \(.flags | index("NOARP") != null)"')" = \
-        "$(vtep_mac_of node1 4) true" ]
+    ip -n "$PREFIX-node1" -j link show tartan0 |
+        jq -e --arg mac "$(vtep_mac_of node1 4)" '.[0] | .address == $mac and (.flags | index("NOARP"))'
 }
 
 types() {
-    local type mac
+    local type mac four six
     lab_up --inside dual --outside dual
-    mac=$(vtep_mac_of node1 4)
+    mac=$(vtep_mac_of node1 4) four=$(address_of pod2 4) six=$(address_of pod2 6)
     transfers 1000000
     for type in tap tun tap; do
         configured node1 "device-type = \"$type\""
@@ -133,9 +137,9 @@ types() {
         as_type "$type"
     done
     arrived early
-    is_whole_tap || fail "tartan0 is not as a TAP is to be: $(ip -n "$PREFIX-node1" -j link show tartan0)"
-    same "answers to requests on tartan0" "$(printf '%s\n' "arp $(address_of pod2 4) $mac" "ndp $(address_of pod2 6) $mac" "nothing else")" \
-        "$(in_ns node1 python3 "$TOOLS/neighbours.py" tartan0 10.244.1.0 "$(address_of pod2 4)" fd00:10:244:1:: "$(address_of pod2 6)")"
+    is_whole_tap >/dev/null || fail "tartan0 is not as a TAP is to be: $(ip -n "$PREFIX-node1" -j link show tartan0)"
+    same "answers to requests on tartan0" "arp $four $mac"$'\n'"ndp $six $mac"$'\nnothing else' \
+        "$(in_ns node1 python3 "$TOOLS/neighbours.py" tartan0 10.244.1.0 "$four" fd00:10:244:1:: "$six")"
     ip -n "$PREFIX-node1" link set tartan0 arp on
     ip -n "$PREFIX-node1" link set tartan0 address 02:00:00:00:00:77
     until_true 5 "the TAP is repaired" is_whole_tap
@@ -191,7 +195,8 @@ switched() {
     for how in off on off on; do
         sleep 1
         switch "$how"
-        [ "$how" = on ] || equal "TSO of tartan0" off "$(in_ns node1 ethtool -k tartan0 | awk '/^tcp-segmentation-offload/ { print $2 }')"
+        equal "TSO of tartan0" "$how" \
+            "$(in_ns node1 ethtool -k tartan0 | awk '/^tcp-segmentation-offload/ { print $2 }')"
     done
     arrived early
     # What the administrator switches is what we read; what we write is between the kernel and us.
@@ -203,8 +208,8 @@ provoked() {
     lab_up "${OPTIONS[@]}"
     before="$(service_pid node1) $(offloads node1)"
     # From the peer's own address: packets of any other host are dropped first.
-    equal "datagrams sent" "$count" "$(in_ns node2 python3 "$TOOLS/provoke.py" "$(underlay_of node1 4)" "$(address_of pod2)" \
-        "$(address_of pod1)" "$(vtep_mac_of node2 4)" "$(vtep_mac_of node1 4)" "$count" "$RANDOM")"
+    equal "datagrams sent" "$count" "$(in_ns node2 python3 "$TOOLS/provoke.py" "$(underlay_of node1 4)" \
+        "$(address_of pod2)" "$(address_of pod1)" "$(vtep_mac_of node2 4)" "$(vtep_mac_of node1 4)" "$count" "$RANDOM")"
     say "what became of them: $(agent_json node1 drops | jq -c '[.workers[].inbound | {received, delivered, dropped}]')"
     [ "$(flow node1 inbound received)" -ge "$count" ] || fail "not all were received"
     equal "service and offloads of node1" "$before" "$(service_pid node1) $(offloads node1)"

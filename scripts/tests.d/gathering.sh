@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Small packets of pods are gathered at the host's ends of their veths, at those of tartan-cni and at those of another plugin's
-# bridge: the features are on there and nowhere else, are put back when another program changes them, are off with gather = false,
-# and are restored by a clean-up. With --full: a flood of small datagrams loses nothing in its pod (where the kernel lets pods have a
-# queue), no more is lost elsewhere than what is counted there, what arrives is in order, and there is a NAPI thread for as long as
-# it lasts, also where the service is killed meanwhile. A light flow of the same pod loses nothing beside it.
+# Small packets of pods are gathered at the host's ends of their veths, at those of tartan-cni and at those of another
+# plugin's bridge: the features are on there and nowhere else, are put back when another program changes them, are off
+# with gather = false, and are restored by a clean-up. With --full: a flood of small datagrams loses nothing in its pod
+# (where the kernel lets pods have a queue), no more is lost elsewhere than what is counted there, what arrives is in
+# order, and there is a NAPI thread for as long as it lasts, also where the service is killed meanwhile. A light flow of
+# the same pod loses nothing beside it.
 #
 #   pod1, pod2 ── tt… node1 tartan ══ underlay ══ tartan node2 tt… ── pod4, cni0 ── veth… ── pod3 (stock bridge plugin)
 # alone: it floods and measures
@@ -21,7 +22,8 @@ BOTH="generic-receive-offload rx-udp-gro-forwarding"
 
 # features NODE DEVICE: of the two, those that are on, in one line.
 features() {
-    in_ns "$1" ethtool -k "$2" | sed -nE 's/^(generic-receive-offload|rx-udp-gro-forwarding): on.*/\1/p' | sort | paste -sd ' '
+    in_ns "$1" ethtool -k "$2" | sed -nE 's/^(generic-receive-offload|rx-udp-gro-forwarding): on.*/\1/p' | sort |
+        paste -sd ' '
 }
 
 has_features() {
@@ -60,7 +62,8 @@ own_pods() {
     until_true 3 "the status counts the ends" is node1 interfaces 2
     threaded 0 || fail "a NAPI thread at rest"
     if is node1 queues true; then queue=pfifo; fi
-    equal "queue of the pod's end" "$queue" "$(ip netns exec "$PREFIX-pod1" tc -j qdisc show dev eth0 | jq -r '.[0].kind')"
+    equal "queue of the pod's end" "$queue" \
+        "$(ip netns exec "$PREFIX-pod1" tc -j qdisc show dev eth0 | jq -r '.[0].kind')"
     equal "repairs at the start" 0 "$(agent_json node1 status | jq .repairs)"
     in_ns node1 ethtool -K "$END" rx-udp-gro-forwarding off gro off
     gathers node1 "$END" yes
@@ -98,7 +101,7 @@ bridge_pods() {
     in_ns node2 ethtool -K "$end" gro off
     tartan node2 cleanup >"$SCRATCH/cleanup" || fail "cleanup ended with code $?: $(cat "$SCRATCH/cleanup")"
     gathers node2 "$end" no
-    grep -q "rx-udp-gro-forwarding of $end" "$SCRATCH/cleanup" || fail "cleanup does not tell: $(cat "$SCRATCH/cleanup")"
+    grep -q "rx-udp-gro-forwarding of $end" "$SCRATCH/cleanup" || fail "the clean-up says: $(cat "$SCRATCH/cleanup")"
     lab start node2
     gathers node2 "$end" yes
 }
@@ -115,14 +118,16 @@ overflowed() {
     in_ns pod3 nstat -asz UdpRcvbufErrors | awk '/^Udp/ { print $2 }'
 }
 
-# Datagrams of pod1 that did not come as far as the host: dropped by the queueing discipline of eth0, by eth0, or by the host's end.
+# Datagrams of pod1 that did not come as far as the host: dropped by the queueing discipline of eth0, by eth0, or by the
+# host's end.
 lost_in_pod() {
     local queue
     queue=$(ip netns exec "$PREFIX-pod1" tc -s -j qdisc show dev eth0 | jq '.[0].drops')
     echo $((queue + $(device_count pod1 eth0 tx_dropped) + $(device_count node1 "$END" rx_dropped)))
 }
 
-# What both nodes count as dropped, by whatever reason and at whatever place. Some places count what was gathered as one.
+# What both nodes count as dropped, by whatever reason and at whatever place. Some places count what was gathered as
+# one.
 named_losses() {
     local node
     for node in node1 node2; do
@@ -130,8 +135,8 @@ named_losses() {
     done | jq -s add
 }
 
-# How much of it arrives is a matter of how many cores there are for how many threads (scripts/bench measures it); that none of it
-# is lost in the pod, and none without a name, is not.
+# How much of it arrives is a matter of how many cores there are for how many threads (scripts/bench measures it); that
+# none of it is lost in the pod, and none without a name, is not.
 flood_arrives() {
     local sink sent arrived full in_pod named
     full=$(overflowed) in_pod=$(lost_in_pod) named=$(named_losses)
@@ -153,7 +158,8 @@ flood_arrives() {
     at_most "datagrams lost outside the pod" $((named * GATHERED)) $((sent - arrived - in_pod))
 }
 
-# keep_cores LIST: the threads of both nodes' services run there alone. One that changes cores overtakes itself in the kernel.
+# keep_cores LIST: the threads of both nodes' services run there alone. One that changes cores overtakes itself in the
+# kernel.
 keep_cores() {
     local node
     for node in node1 node2; do

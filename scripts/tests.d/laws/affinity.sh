@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# A flow and direction has one worker on each node for its whole life, whatever else is going on: UDP flows that ping-pong, UDP
-# flows of one direction that are answered once, and TCP flows. Each is seen in three turns, by the workers' counters, and all of
-# them send at once between the turns. Where the kernel path carries them, its programs are that worker.
+# A flow and direction has one worker on each node for its whole life, whatever else is going on: UDP flows that
+# ping-pong, UDP flows of one direction that are answered once, and TCP flows. Each is seen in three turns, by the
+# workers' counters, and all of them send at once between the turns. Where the kernel path carries them, its programs
+# are that worker.
 # labs: workers=2 kernel-path=off probes=off
 # full: workers=2 probes=off
 # shellcheck source=scripts/tests.d/tools/law.sh
@@ -23,5 +24,6 @@ if kernel_path_carries; then
 fi
 FAMILY=${FAMILIES[0]}
 DROPPED="$(dropped node1 inbound) $(dropped node2 inbound)"
-python3 "$TOOLS/affinity.py" "$(address_of pod1 "$FAMILY")" "$(address_of pod3 "$FAMILY")" "$IDLE" "${COUNTS[@]}" || fail "one worker for each flow"
+python3 "$TOOLS/affinity.py" "$(address_of pod1 "$FAMILY")" "$(address_of pod3 "$FAMILY")" "$IDLE" "${COUNTS[@]}" ||
+    fail "one worker for each flow"
 equal "dropped on either node" "$DROPPED" "$(dropped node1 inbound) $(dropped node2 inbound)"

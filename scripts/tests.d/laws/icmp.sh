@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Tartan itself reports errors to senders, pods and processes of the node, as they read them from their sockets' error queues: no
-# node owns the destination, or the packet is too large for the path to one peer, of which a router's reports were believed. What
-# may be cut crosses that path in pieces of the inner packet, and TCP goes on. Other peers and other senders notice nothing.
+# Tartan itself reports errors to senders, pods and processes of the node, as they read them from their sockets' error
+# queues: no node owns the destination, or the packet is too large for the path to one peer, of which a router's reports
+# were believed. What may be cut crosses that path in pieces of the inner packet, and TCP goes on. Other peers and other
+# senders notice nothing.
 #
 #   pod1, process ── node1 ══ mallory, a router with MTU 1400 ══ node2 ── pod3
 #                       ╚═════════════════ 1500 ════════════════ node3 ── pod5
@@ -33,7 +34,9 @@ setting() {
     WIDE_FAR=$(address_of pod5 "$1")
     # From where, and from which address.
     SENDER=(["a pod"]="pod1|" ["a far pod"]="pod3|" ["a process"]="node1|")
-    if [[ $OUTSIDE == @(dual|v$1) ]]; then SENDER["a process with the node's address"]="node1|$(underlay_of node1 "$1")"; fi
+    if [[ $OUTSIDE == @(dual|v$1) ]]; then
+        SENDER["a process with the node's address"]="node1|$(underlay_of node1 "$1")"
+    fi
     case $1 in
     4)
         UNOWNED=10.244.77.2 TUNNEL=10.244.1.0 UNREACHABLE="ENETUNREACH icmp 3/0" TOO_BIG="EMSGSIZE icmp 3/4"
@@ -43,7 +46,8 @@ setting() {
         PIECES='{"originated":1,"received":2,"sent":3}'
         ;;
     6)
-        UNOWNED=fd00:10:244:77::2 TUNNEL=fd00:10:244:1:: UNREACHABLE="ENETUNREACH icmp6 1/0" TOO_BIG="EMSGSIZE icmp6 2/0"
+        UNOWNED=fd00:10:244:77::2 TUNNEL=fd00:10:244:1::
+        UNREACHABLE="ENETUNREACH icmp6 1/0" TOO_BIG="EMSGSIZE icmp6 2/0"
         # An error has at most 1,280 bytes (RFC 4443 section 2.4), of them 48 its own.
         HEADERS=48 QUOTE=$((1280 - 48 - 48))
         # The sender's kernel cuts it for the path.
@@ -112,8 +116,9 @@ knows_path() {
     [ "$(path_mtu "$1")" = "$NARROW $WIDE" ]
 }
 
-# The first two datagrams over an unknown path are lost at the router, whose second report confirms the first. The next is cut by
-# Tartan; over IPv6, where none but the sender may cut, it is reported to its sender, and what follows is cut by the sender's kernel.
+# The first two datagrams over an unknown path are lost at the router, whose second report confirms the first. The next
+# is cut by Tartan; over IPv6, where none but the sender may cut, it is reported to its sender, and what follows is cut
+# by the sender's kernel.
 unknown_path() {
     if [ -z "${KNOWN[$CARRIER]:-}" ]; then
         step "a pod" "$FAR" "$LARGE" 2 cut "" '{"received":4,"sent":4}' | steps node1
@@ -127,7 +132,8 @@ unknown_path() {
     } | steps node1
 }
 
-# learns FROM TO: TCP of pods that do not know the path. node1 does by now, and node2 by the loss of the first large segments.
+# learns FROM TO: TCP of pods that do not know the path. node1 does by now, and node2 by the loss of the first large
+# segments.
 learns() {
     forget_paths
     transfer "$1" "$2" "$FAMILY" "$BULK"
@@ -152,7 +158,8 @@ of_all_senders() {
 }
 
 to_no_node() {
-    step "$1" "$UNOWNED" 100 1 df "" "{\"NoRoute\":1,$ANSWERED}" "$UNREACHABLE mtu 0 from $TUNNEL about $UNOWNED, quotes 100 right"
+    step "$1" "$UNOWNED" 100 1 df "" "{\"NoRoute\":1,$ANSWERED}" \
+        "$UNREACHABLE mtu 0 from $TUNNEL about $UNOWNED, quotes 100 right"
 }
 
 prove() {
@@ -160,7 +167,7 @@ prove() {
     unknown_path
     learns pod1 pod3
     learns pod3 pod1
-    equal "path MTU of node1 and node2 to the others" "$NARROW $WIDE $NARROW $WIDE" "$(path_mtu node1) $(path_mtu node2)"
+    equal "path MTU of node1 and node2" "$NARROW $WIDE $NARROW $WIDE" "$(path_mtu node1) $(path_mtu node2)"
     of_all_senders | steps node1
     step "a far pod" "$NEAR" "$LARGE" 1 cut pod1 "$PIECES" | steps node2
 }
@@ -173,6 +180,6 @@ count_fragments
 REPAIRS="$(agent_json node1 status | jq .repairs) $(agent_json node2 status | jq .repairs)"
 for ONE in "${FAMILIES[@]}"; do prove "$ONE"; done
 equal "fragments on the underlay, and whether it was looked at" "0 0 true" \
-    "$(in_ns mallory nft -j list table inet fragments | jq -r '[.nftables[].rule.expr | select(.)[] | .counter.packets | select(.)]
-        | "\(.[0]) \(.[1]) \(.[2] > 0)"')"
+    "$(in_ns mallory nft -j list table inet fragments |
+        jq -r '[.nftables[].rule.expr | select(.)[] | .counter.packets | select(.)] | "\(.[0]) \(.[1]) \(.[2] > 0)"')"
 equal "repairs meanwhile" "$REPAIRS" "$(agent_json node1 status | jq .repairs) $(agent_json node2 status | jq .repairs)"

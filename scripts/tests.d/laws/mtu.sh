@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# In a cluster of both families each has an MTU of its own, as with flannel: what the outer headers of that family leave. The
-# pods' interfaces, the tunnel device and subnet.env have the larger, routes of the other family the smaller. A packet of that
-# size with DF crosses to every node; one byte more, where the device takes it, is answered with packet-too-big and the MTU.
+# In a cluster of both families each has an MTU of its own, as with flannel: what the outer headers of that family
+# leave. The pods' interfaces, the tunnel device and subnet.env have the larger, routes of the other family the smaller.
+# A packet of that size with DF crosses to every node; one byte more, where the device takes it, is answered with
+# packet-too-big and the MTU.
 # labs: inside=dual outside=dual
 # full: inside=dual
 # shellcheck source=scripts/tests.d/tools/law.sh
@@ -44,8 +45,10 @@ TOO_BIG='{"TooBig":1,"delivered":1,"originated":1,"received":1}'
 declare -A MTU
 for FAMILY in 4 6; do MTU[$FAMILY]=$((UNDERLAY_MTU - $(overhead "$FAMILY"))); done
 same "subnet.env" "$(flannels_file)" "$(cat "$LAB_STATE/node1/run/flannel/subnet.env")"
-equal "MTU of the tunnel device and the pod's interface" "${MTU[4]} ${MTU[4]}" "$(device_mtu node1 tartan0) $(device_mtu pod1 eth0)"
-equal "MTU of the node's routes" "${MTU[4]} ${MTU[6]}" "$(route_mtu node1 4 10.244.0.0/16) $(route_mtu node1 6 fd00:10:244::/48)"
+equal "MTU of the tunnel device and the pod's interface" "${MTU[4]} ${MTU[4]}" \
+    "$(device_mtu node1 tartan0) $(device_mtu pod1 eth0)"
+equal "MTU of the node's routes" "${MTU[4]} ${MTU[6]}" \
+    "$(route_mtu node1 4 10.244.0.0/16) $(route_mtu node1 6 fd00:10:244::/48)"
 equal "MTU of the pod's routes" "${MTU[4]} ${MTU[6]}" "$(route_mtu pod1 4 default) $(route_mtu pod1 6 default)"
 for FAMILY in 4 6; do steps "$FAMILY"; done >"$SCRATCH/steps"
 python3 "$TOOLS/datagrams.py" node1 <"$SCRATCH/steps" || fail "packets of and above the MTU"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# A stranger's ICMP errors change nothing. They quote datagrams from node1 to node2 in which all that is public is right:
-# addresses, every UDP port that node1 has, VNI, MACs and the pods inside. Meanwhile the pods exchange large packets. The path MTU
-# that node1 shows stays, and no packet is lost; a pod's errors do not reach the node's sockets. No such datagram was sent: the
-# payload that they quote is made up. That real routers' reports are believed the law icmp shows.
+# A stranger's ICMP errors change nothing. They quote datagrams from node1 to node2 in which all that is public is
+# right: addresses, every UDP port that node1 has, VNI, MACs and the pods inside. Meanwhile the pods exchange large
+# packets. The path MTU that node1 shows stays, and no packet is lost; a pod's errors do not reach the node's sockets.
+# No such datagram was sent: the payload that they quote is made up. That real routers' reports are believed the law
+# icmp shows.
 # labs: probes=off
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
@@ -40,11 +41,13 @@ forge() {
     local ports
     mapfile -t ports < <(in_ns node1 ss -Hlun | awk '{ print $4 }' | sed 's/.*://' | sort -un)
     in_ns "$1" python3 "$TOOLS/forge_report.py" "$BACKEND" "$(underlay_of node1 "$3")" "$(underlay_of node2 "$3")" \
-        "$(address_of pod1 "$2")" "$(address_of pod3 "$2")" "$(vtep_mac_of node1 "$2")" "$(vtep_mac_of node2 "$2")" "$4" "${ports[@]}"
+        "$(address_of pod1 "$2")" "$(address_of pod3 "$2")" "$(vtep_mac_of node1 "$2")" \
+        "$(vtep_mac_of node2 "$2")" "$4" "${ports[@]}"
 }
 
 pings() {
-    equal "large pings of IPv$1 $2" "50 received" "$(in_ns pod1 python3 "$TOOLS/pings.py" "$(address_of pod3 "$1")" 50 0.002 5 "$PING")"
+    equal "large pings of IPv$1 $2" "50 received" \
+        "$(in_ns pod1 python3 "$TOOLS/pings.py" "$(address_of pod3 "$1")" 50 0.002 5 "$PING")"
 }
 
 prove() {

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# What crosses the wire is flannel's format to the bit: raw IP in UDP 8285, or VXLAN on 8472 with the I flag alone, VNI 1 and a
-# right outer checksum that is not zero; no outer fragment, nothing else at all but the underlay's own neighbour discovery. With
-# both families inside and outside each keeps to its own. Captured on the bridge's port of node1.
+# What crosses the wire is flannel's format to the bit: raw IP in UDP 8285, or VXLAN on 8472 with the I flag alone, VNI
+# 1 and a right outer checksum that is not zero; no outer fragment, nothing else at all but the underlay's own neighbour
+# discovery. With both families inside and outside each keeps to its own. Captured on the bridge's port of node1.
 # labs: underlay=wire probes=off
 # labs: format=vxlan inside=dual outside=dual underlay=offload
 # full: underlay=wire|offload probes=off
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
-# Sizes near the boundaries of one packet and two, asked and answered over both protocols, and more datagrams than LEAST each way.
+# Sizes near the boundaries of one packet and two, asked and answered over both protocols, and more datagrams than LEAST
+# each way.
 SIZES=(0-2 1200 1380-1460 2830-2880 4000)
 BYTES=$((1 << 20))
 LEAST=500
@@ -25,9 +26,10 @@ offloads() {
 
 # way NODE FAMILY: between node1 and that node, as wire.py takes it.
 way() {
-    local outer
+    local outer ends
     outer=$(carrier "$2" "$OUTSIDE")
-    echo "$2,$(underlay_of node1 "$outer"),$(vtep_mac_of node1 "$2"),$(underlay_of "$1" "$outer"),$(vtep_mac_of "$1" "$2")"
+    ends=$(underlay_of node1 "$outer"),$(vtep_mac_of node1 "$2"),$(underlay_of "$1" "$outer"),$(vtep_mac_of "$1" "$2")
+    echo "$2,$ends"
 }
 
 exercise() {

@@ -1,10 +1,12 @@
-"""Which worker carries each flow between pod1 on node1 and pod3 on node2, in each direction, told by the workers' counters alone.
+"""Which worker carries each flow between pod1 on node1 and pod3 on node2, in each direction, told by the workers'
+counters alone.
 
     affinity.py ADDRESS1 ADDRESS3 IDLE PING_PONGS ONE_WAYS STREAMS
 
-Of the flows, three turns: in a turn UDP flows go in groups, and each flow of a group sends another power of two of packets: the sum that a worker
-counts then says which flows it carried. The powers are dealt anew in every turn. TCP flows and answers go one by one: one
-worker's counter may move, and no other. IDLE workers of each seat are to carry no flow. Both ends of every flow are here.
+Three turns: in a turn UDP flows go in groups, and each flow of a group sends another power of two of packets: the sum
+that a worker counts then says which flows it carried. The powers are dealt anew in every turn. TCP flows and answers
+go one by one: one worker's counter may move, and no other. IDLE workers of each seat are to carry no flow. Both ends
+of every flow are here.
 """
 
 import random
@@ -21,15 +23,27 @@ ROUNDS, CHUNK = 20, 1 << 14
 # Time in which delayed acknowledgments go.
 REST = 0.06
 RANDOM = random.Random(20240229)
+KINDS = {"ping-pong": socket.SOCK_DGRAM, "one-way": socket.SOCK_DGRAM, "tcp": socket.SOCK_STREAM}
 SEATS = ("node1 out", "node2 in", "node2 out", "node1 in")
 
 
 class Flow:
     """Two connected sockets, of which each can send so much that the other one gets."""
 
-    def __init__(self, kind, ends, size):
-        self.kind, self.ends, self.size = kind, ends, size
-        for end in ends:
+    def __init__(self, kind, one, three):
+        self.kind, self.size = kind, CHUNK if kind == "tcp" else 4
+        near, far = (inside(name, lambda: socket.socket(family(one), KINDS[kind])) for name in ("pod1", "pod3"))
+        near.bind((one, 0))
+        far.bind((three, 0))
+        if kind == "tcp":
+            far.listen()
+        near.connect(far.getsockname())
+        if kind == "tcp":
+            far = far.accept()[0]
+        else:
+            far.connect(near.getsockname())
+        self.ends = near, far
+        for end in self.ends:
             end.settimeout(PATIENCE)
 
     def send(self, sender):
@@ -40,30 +54,10 @@ class Flow:
         while left:
             left -= len(self.ends[receiver].recv(left))
 
-    def pass_on(self, sender):
-        self.send(sender)
-        self.receive(1 - sender)
-
-    def ping_pong(self):
-        self.pass_on(0)
-        self.pass_on(1)
-
-
-def udp(kind, addresses):
-    ends = [inside(name, lambda: socket.socket(family(address), socket.SOCK_DGRAM)) for name, address in addresses]
-    for end, (_, address) in zip(ends, addresses):
-        end.bind((address, 0))
-    for end, other in zip(ends, reversed(ends)):
-        end.connect(other.getsockname())
-    return Flow(kind, ends, 4)
-
-
-def tcp(kind, addresses):
-    (name, address), (far_name, far) = addresses
-    with inside(far_name, lambda: socket.create_server((far, 0), family=family(far))) as listener:
-        client = inside(name, lambda: socket.socket(family(address), socket.SOCK_STREAM))
-        client.connect(listener.getsockname())
-        return Flow(kind, [client, listener.accept()[0]], CHUNK)
+    def pass_on(self, *senders):
+        for sender in senders:
+            self.send(sender)
+            self.receive(1 - sender)
 
 
 def counts():
@@ -91,15 +85,16 @@ class Watch:
     def __init__(self):
         self.seen, self.last = {}, counts()
 
-    def groups(self, flows, size, act, seats, rest=0.0):
+    def groups(self, flows, size, senders, seats):
         flows = RANDOM.sample(flows, len(flows))
         for first in range(0, len(flows), size):
             members = flows[first : first + size]
             weights = RANDOM.sample([1 << place for place in range(len(members))], len(members))
             for flow, weight in zip(members, weights):
                 for _ in range(weight):
-                    act(flow)
-            time.sleep(rest)
+                    flow.pass_on(*senders)
+            if flow.kind == "tcp":
+                time.sleep(REST)
             before, self.last = self.last, counts()
             for seat in seats:
                 moved = [b - a for a, b in zip(before[seat], self.last[seat])]
@@ -107,12 +102,10 @@ class Watch:
                     self.seen.setdefault((flow, seat), []).append(worker)
 
     def turn(self, flows):
-        kinds = {kind: [flow for flow in flows if flow.kind == kind] for kind in ("ping-pong", "one-way", "tcp")}
         self.last = counts()
-        self.groups(kinds["ping-pong"], GROUP, Flow.ping_pong, SEATS)
-        self.groups(kinds["one-way"], GROUP, lambda flow: flow.pass_on(0), SEATS[:2])
-        self.groups(kinds["one-way"], 1, lambda flow: flow.pass_on(1), SEATS[2:])
-        self.groups(kinds["tcp"], 1, Flow.ping_pong, SEATS, REST)
+        for kind, size, senders, seats in (("ping-pong", GROUP, (0, 1), SEATS), ("one-way", GROUP, (0,), SEATS[:2]),
+                                           ("one-way", 1, (1,), SEATS[2:]), ("tcp", 1, (0, 1), SEATS)):
+            self.groups([flow for flow in flows if flow.kind == kind], size, senders, seats)
 
 
 def all_at_once(flows):
@@ -126,19 +119,19 @@ def all_at_once(flows):
 
 
 def main(one, three, idle, *numbers):
-    findings, addresses = Findings(), (("pod1", one), ("pod3", three))
-    flows = [make(kind, addresses) for make, kind, number in zip((udp, udp, tcp), ("ping-pong", "one-way", "tcp"), numbers)
-             for _ in range(int(number))]
-    watch = Watch()
+    flows = [Flow(kind, one, three) for kind, number in zip(KINDS, numbers) for _ in range(int(number))]
+    findings, watch = Findings(), Watch()
     for turn in range(TURNS):
         watch.turn(flows)
         if turn + 1 < TURNS:
             all_at_once(flows)
     findings.equal("flows and directions watched, per node", 4 * len(flows), len(watch.seen))
     findings.equal("turns in which each was seen", {TURNS}, {len(turns) for turns in watch.seen.values()})
-    odd = [f"{flow.kind} {seat}: {turns}" for (flow, seat), turns in watch.seen.items() if None in turns or len(set(turns)) > 1]
+    odd = [f"{flow.kind} {seat}: {turns}" for (flow, seat), turns in watch.seen.items()
+           if None in turns or len(set(turns)) > 1]
     findings.equal("those with another worker, or more than one, in a turn", [], odd)
-    used = {seat: {worker for (_, found), turns in watch.seen.items() if found == seat for worker in turns} for seat in SEATS}
+    used = {seat: {worker for (_, found), turns in watch.seen.items() if found == seat for worker in turns}
+            for seat in SEATS}
     findings.equal("workers without a flow", {seat: int(idle) for seat in SEATS},
                    {seat: len(watch.last[seat]) - len(used[seat]) for seat in SEATS})
     findings.end()

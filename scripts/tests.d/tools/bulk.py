@@ -1,6 +1,6 @@
 """One large TCP transfer; both ends print the number of bytes and their sha256.
 
-    bulk.py receive ADDRESS PORT
+    bulk.py receive ADDRESS PORT [pause]     with `pause` also the longest time between two receives, milliseconds
     bulk.py send ADDRESS PORT BYTES [BYTES_PER_SECOND]
 
 With a rate TCP paces itself. On SIGTERM the sender ends early, with what it has sent.
@@ -20,7 +20,7 @@ PATIENCE = 60.0
 SO_MAX_PACING_RATE = 47
 
 
-def receive(address, port):
+def receive(address, port, *wanted):
     with socket.create_server((address, port), family=family(address)) as listener:
         listener.settimeout(PATIENCE)
         connection, _ = listener.accept()
@@ -28,10 +28,15 @@ def receive(address, port):
     view = memoryview(buffer)
     with connection:
         connection.settimeout(PATIENCE)
+        longest, before = 0.0, None
         while count := connection.recv_into(buffer):
+            now = time.monotonic()
+            longest, before = max(longest, now - (before or now)), now
             digest.update(view[:count])
             total += count
     print(total, digest.hexdigest())
+    if wanted:
+        print(round(longest * 1000))
 
 
 def connect(address, port):
@@ -64,6 +69,6 @@ def send(address, port, size, rate=None):
 
 if __name__ == "__main__":
     if sys.argv[1] == "receive":
-        receive(sys.argv[2], int(sys.argv[3]))
+        receive(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
     else:
         send(sys.argv[2], *map(int, sys.argv[3:]))

@@ -1,5 +1,5 @@
-"""UDP datagrams, one after another, and what becomes of each: what a node counts, what the sender is told (the errors of its
-socket's queue, which ip(7) calls IP_RECVERR), and what arrives.
+"""UDP datagrams, one after another, and what becomes of each: what a node counts, what the sender is told (the errors
+of its socket's queue, which ip(7) calls IP_RECVERR), and what arrives.
 
     datagrams.py NODE
 
@@ -7,11 +7,12 @@ Each line of the input is a step, its fields separated by |, or "flood|FROM|ADDR
 
     WHAT|FROM|SOURCE|ADDRESS|SIZE|COUNT|HOW|POD|COUNTS|ERRORS
 
-FROM sends COUNT datagrams of SIZE bytes to ADDRESS, from SOURCE (or any address). HOW is `df`: the kernel judges no size by a
-path MTU that it learned, and anything up to the device's goes out; or `cut`: fragments where larger than the device's MTU, or,
-over IPv6, where none but the sender may cut, than what it learned of the path. POD receives all of them, or is empty. COUNTS is
-a JSON object, by how much each count of the outbound direction of NODE grows. ERRORS is what each datagram is answered with:
-errno, origin, type/code, MTU, from whom, about what, how much of the payload it quotes, or the first words of it; or empty.
+FROM sends COUNT datagrams of SIZE bytes to ADDRESS, from SOURCE (or any address). HOW is `df`: the kernel judges no
+size by a path MTU that it learned, and anything up to the device's goes out; or `cut`: fragments where larger than
+the device's MTU, or, over IPv6, where none but the sender may cut, than what it learned of the path. POD receives all
+of them, or is empty. COUNTS is a JSON object, by how much each count of the outbound direction of NODE grows. ERRORS
+is what each datagram is answered with: errno, origin, type/code, MTU, from whom, about what, how much of the payload
+it quotes, or the first words of it; or empty.
 """
 
 import errno
@@ -29,7 +30,8 @@ from spaces import Findings, inside, soon, workers
 PORT = 5004
 # A send that returns the error of an earlier datagram sends nothing, and the next one does.
 ATTEMPTS = 100
-# The burst of ICMP errors to one sender, the time until it may be as large again, and the milliseconds from one to the next.
+# The burst of ICMP errors to one sender, the time until it may be as large again, and the milliseconds from one to the
+# next.
 BURST, REST, EVERY = 32, 0.4, 10
 FLOOD = 300
 # linux/in.h, linux/in6.h, linux/errqueue.h: level, MTU_DISCOVER, its values for df and cut, RECVERR.
@@ -104,7 +106,8 @@ def outbound(node):
     for worker in workers(node):
         counts = worker["outbound"]
         sums["unanswered"] += worker["unanswered"]
-        for name, count in [(key, counts[key]) for key in ("received", "originated", "sent", "delivered")] + list(counts["dropped"].items()):
+        counts = {**{key: counts[key] for key in ("received", "originated", "sent", "delivered")}, **counts["dropped"]}
+        for name, count in counts.items():
             sums[name] = sums.get(name, 0) + count
     return sums
 

@@ -2,8 +2,8 @@
 
     forge_report.py udp|vxlan NODE PEER SOURCE DESTINATION SOURCE_MAC MAC MTU,... PORT...
 
-Each quotes a datagram that NODE could have sent to PEER, with an inner packet from SOURCE to DESTINATION: everything that is
-public is right, and each PORT is once its outer source port, with each MTU. Prints how many were sent.
+Each quotes a datagram that NODE could have sent to PEER, with an inner packet from SOURCE to DESTINATION: everything
+that is public is right, and each PORT is once its outer source port, with each MTU. Prints how many were sent.
 """
 
 import socket

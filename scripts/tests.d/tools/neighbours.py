@@ -3,8 +3,8 @@
     neighbours.py DEVICE OWN4 OTHER4 OWN6 OTHER6
 
 OTHER4 and OTHER6 are pods of another node, OWN4 and OWN6 the tunnel's addresses. Also asks for the own addresses, for
-one outside of the cluster and from a foreign source, none of which must be answered. Before the last line, of the answers to
-these, each pod is asked for once more: what was to come for them has come when its answer has.
+one outside of the cluster and from a foreign source, none of which must be answered. Before the last line, of the
+answers to these, each pod is asked for once more: what was to come for them has come when its answer has.
 """
 
 import socket

@@ -3,12 +3,9 @@
     pings.py ADDRESS COUNT INTERVAL PATIENCE [SIZE]     seconds, bytes; prints 'N received', '+M duplicates' and
                                                         '+K damaged' if there were any
 
-An answer counts if it brings back what its request held and, over IPv4, its checksum is right: that of ICMPv6 the kernel
-looks at itself. Any other answer to us is damaged.
-
-ping(8) waits for its last answers only twice as long as the slowest one took before, at the least one interval, whatever
-its option -W says once there was an answer: an answer that a busy machine delivers 50 ms late counts as lost there. Here
-each answer has PATIENCE seconds from the last request on, and all time that it needs before.
+An answer counts if it brings back what its request held and, over IPv4, its checksum is right: that of ICMPv6 the
+kernel looks at itself. Any other answer to us is damaged. ping(8) waits for its last answers only twice as long as the
+slowest one took before, whatever its option -W says: here each has PATIENCE seconds from the last request on.
 """
 
 import contextlib

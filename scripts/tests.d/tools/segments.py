@@ -1,9 +1,11 @@
-"""UDP super-packets, COUNT datagrams of SIZE bytes in a single call with UDP_SEGMENT, arrive as those datagrams and nothing else.
+"""UDP super-packets, COUNT datagrams of SIZE bytes in a single call with UDP_SEGMENT, arrive as those datagrams and
+nothing else.
 
     segments.py FROM SOURCE TO ADDRESS SOURCE_MAC MAC
 
-The pod FROM sends to the pod TO, behind VTEPs with these MACs. All but the last have a content that holds, at a place where a
-wrong cut could fall and then every SIZE bytes, what a VXLAN datagram carries: an inner packet to a port that is counted too.
+The pod FROM sends to the pod TO, behind VTEPs with these MACs. All but the last have a content that holds, at a place
+where a wrong cut could fall and then every SIZE bytes, what a VXLAN datagram carries: an inner packet to a port that
+is counted too.
 """
 
 import socket
@@ -16,8 +18,9 @@ from spaces import Findings, inside, soon
 SOL_UDP, UDP_SEGMENT = 17, 103
 SIZE, COUNT = 1200, 10
 PORT, FORGED_PORT = 7000, 7001
-# Bytes of headers of VXLAN, Ethernet, IPv4 and UDP, and what IPv6 has more. A wrong cut at every SIZE bytes of the whole datagram
-# falls all of them earlier in the payload; without the VXLAN header it is the last three, in the other format the last two.
+# Bytes of headers of VXLAN, Ethernet, IPv4 and UDP, and what IPv6 has more. A wrong cut at every SIZE bytes of the
+# whole datagram falls all of them earlier in the payload; without the VXLAN header it is the last three, in the other
+# format the last two.
 HEADERS, MORE = (8, 14, 20, 8), 20
 
 
@@ -50,9 +53,10 @@ def received(server, sizes):
 def counters(name):
     """Of a pod's kernel, the datagrams that programs have read, and those for no socket."""
     def read():
-        with open("/proc/thread-self/net/snmp", encoding="ascii") as four, open("/proc/thread-self/net/snmp6", encoding="ascii") as six:
-            names, counts = [line.split() for line in four if line.startswith("Udp:")]
-            return dict(zip(names, counts)), dict(line.split() for line in six)
+        with open("/proc/thread-self/net/snmp", encoding="ascii") as file:
+            names, counts = [line.split() for line in file if line.startswith("Udp:")]
+        with open("/proc/thread-self/net/snmp6", encoding="ascii") as file:
+            return dict(zip(names, counts)), dict(line.split() for line in file)
     four, six = inside(name, read)
     return [int(four[count]) + int(six.get("Udp6" + count, 0)) for count in ("InDatagrams", "NoPorts")]
 
@@ -65,9 +69,9 @@ def main(sender, source, name, address, source_mac, mac):
     before, sizes, sent = counters(name), [], 0
     for content in contents(source, address, source_mac, mac):
         sent += client.sendto(content, (address, PORT)) // SIZE
-    expected = [SIZE] * sent
-    findings.equal(f"datagrams of {SIZE} bytes {what}", (5 * COUNT, sent), (sent, soon(lambda: received(good, sizes), expected).count(SIZE)))
-    findings.equal(f"others {what}, and of the forged ones", (0, 0), (len(sizes) - sizes.count(SIZE), len(received(forged, []))))
+    found = soon(lambda: received(good, sizes), [SIZE] * sent)
+    findings.equal(f"datagrams of {SIZE} bytes {what}", [SIZE] * 5 * COUNT, found)
+    findings.equal(f"forged ones {what}", [], received(forged, []))
     grown = [after - count for after, count in zip(counters(name), before)]
     findings.equal(f"datagrams that programs of {name} have read, and for no socket", [sent, 0], grown)
     findings.end()

@@ -1,8 +1,8 @@
 """Every payload size, both ways: an echo of known content over TCP and UDP.
 
     sizes.py serve ADDRESS              answers until it is killed
-    sizes.py ask ADDRESS SIZE...        asks once per size and protocol; FIRST-LAST are all from one to the other; exit 1
-                                        on any difference
+    sizes.py ask ADDRESS SIZE...        asks once per size and protocol; FIRST-LAST are all from one to the other;
+                                        exit 1 on any difference
 
 A request of n bytes holds request(n), its answer holds answer(n): two different cuts of one constant
 random block, so bytes that are lost, doubled, moved or echoed without being read all show.
@@ -108,7 +108,8 @@ def wrong_of(name, address, sizes, exchange):
             wrong.append(f"  {size} bytes: {error}")
         if len(wrong) >= MOST:
             break
-    print(f"{name} to {address}: {len(sizes)} sizes, {len(wrong)} wrong, {time.monotonic() - start:.1f} s", *wrong, sep="\n")
+    seconds = time.monotonic() - start
+    print(f"{name} to {address}: {len(sizes)} sizes, {len(wrong)} wrong, {seconds:.1f} s", *wrong, sep="\n")
     return len(wrong)
 
 

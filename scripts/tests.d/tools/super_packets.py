@@ -1,18 +1,18 @@
 """Floods with super-packets whose segments are as small as it likes, as a pod with CAP_NET_RAW can (packet(7),
 PACKET_VNET_HDR).
 
-    super_packets.py GATEWAY_MAC SOURCE DESTINATION tcp|udp SIZE SECONDS
+    super_packets.py GATEWAY_MAC SOURCE DESTINATION tcp|udp SIZE
 
-Each has 60 kB and is to be cut into segments of SIZE bytes of payload; they belong to 16 flows. Prints how many the kernel
-took. No limit of the interface holds them up: the kernel counts their segments only behind it (SKB_GSO_DODGY).
+Each has 60 kB and is to be cut into segments of SIZE bytes of payload; they belong to 16 flows. Until SIGTERM; prints
+how many the kernel took. No limit of the interface holds them up: the kernel counts their segments only behind it (SKB_GSO_DODGY).
 """
 
 import contextlib
 import socket
 import struct
 import sys
-import time
 
+from ending import Ending
 from packets import IPV4, IPV6, TCP, UDP, family, ipv4_header, ipv6_header, mac, ones_sum, pseudo_header
 
 SOL_PACKET, PACKET_VNET_HDR = 263, 15
@@ -44,13 +44,13 @@ def super_packet(gateway, source, destination, kind, size, flow):
     return vnet + ethernet + ip + head + bytes(length - header)
 
 
-def main(gateway, source, destination, kind, size, seconds):
+def main(gateway, source, destination, kind, size):
     packets = [super_packet(gateway, source, destination, kind, int(size), flow) for flow in range(FLOWS)]
     line = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     line.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     line.bind(("eth0", 0))
-    sent, end = 0, time.monotonic() + float(seconds)
-    while time.monotonic() < end:
+    sent, ending = 0, Ending()
+    while not ending.told:
         for packet in packets:
             with contextlib.suppress(BlockingIOError, InterruptedError):
                 sent += line.send(packet) > 0

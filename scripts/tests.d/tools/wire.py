@@ -3,8 +3,8 @@
     wire.py udp|vxlan FILE LEAST WAY...
 
 FILE holds what passed between two nodes. A WAY is FAMILY,ADDRESS1,MAC1,ADDRESS2,MAC2: inner packets of the family (4 or
-6) pass between these underlay addresses, whose VTEPs have these MACs, and nowhere else; at least LEAST datagrams of each
-way in each direction. Prints a line per finding, exit 1 on any.
+6) pass between these underlay addresses, whose VTEPs have these MACs, and nowhere else; at least LEAST datagrams of
+each way in each direction. Prints a line per finding, exit 1 on any.
 """
 
 import collections
