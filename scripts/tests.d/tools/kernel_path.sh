@@ -4,6 +4,7 @@
 
 # Datagrams a second.
 RATE=${RATE:-500}
+FAMILY=${FAMILY:-4}
 # With the kernel path in use user space receives at a port of its own.
 # shellcheck disable=SC2034 # The laws use them.
 FORMAT_PORT=8472 PRIVATE_PORT=18472
@@ -151,7 +152,7 @@ watched() {
 
 # serve POD [NAME [PORT]]: the receiver of steady datagrams, whose report is the file `served`, or NAME; its process id is in SERVER.
 serve() {
-    start_in "$1" python3 "$TOOLS/steady.py" serve "$(address_of "$1" 4)" "${3:-9000}" >"$SCRATCH/${2:-served}"
+    start_in "$1" python3 "$TOOLS/steady.py" serve "$(address_of "$1" "$FAMILY")" "${3:-9000}" >"$SCRATCH/${2:-served}"
     # shellcheck disable=SC2034 # The laws use it.
     SERVER=$PID
     until_true 5 "$1 serves" is_bound "$1" udp "${3:-9000}"
@@ -161,8 +162,8 @@ serve() {
 # file `sent`, or NAME; the sender's process id is in SENDER.
 talk() {
     local to=$2
-    if [[ $to == pod* ]]; then to=$(address_of "$to" 4); fi
-    start_in "$1" python3 "$TOOLS/steady.py" send "$(address_of "$1" 4)" "${4:-9001}" "$to" "${5:-9000}" "$RATE" "${@:6}" \
+    if [[ $to == pod* ]]; then to=$(address_of "$to" "$FAMILY"); fi
+    start_in "$1" python3 "$TOOLS/steady.py" send "$(address_of "$1" "$FAMILY")" "${4:-9001}" "$to" "${5:-9000}" "$RATE" "${@:6}" \
         >"$SCRATCH/${3:-sent}"
     # shellcheck disable=SC2034 # The laws use it.
     SENDER=$PID
@@ -179,7 +180,7 @@ number() {
 
 # udp POD In|Out: datagrams so far.
 udp() {
-    in_ns "$1" nstat -asz "Udp${2}Datagrams" | awk 'NR > 1 { print $2 }'
+    in_ns "$1" nstat -asz "Udp${2}Datagrams" "Udp6${2}Datagrams" | awk 'NR > 1 { sum += $2 } END { print sum }'
 }
 
 # a_while POD [In|Out [COUNT]]: until it has sent or received so many more.
@@ -235,7 +236,9 @@ another_pod() {
     echo "$2 $1 $(jq -r '.ips | map(.address | split("/")[0]) | join(" ")' "$SCRATCH/cni")" >>"$LAB_STATE/pods"
 }
 
+# no_pod NODE POD: away, if it is there.
 no_pod() {
+    [ -e "/run/netns/$PREFIX-$2" ] || return 0
     cni_in "$1" DEL "$2" ''
     ip netns delete "$PREFIX-$2"
     cp "$SCRATCH/pods-before-$2" "$LAB_STATE/pods"
@@ -252,10 +255,10 @@ resets() {
 
 # transfer FROM TO PORT BYTES [RATE]: in the background until end_transfer; its processes are in RECEIVER and BULK.
 transfer() {
-    start_in "$2" python3 "$TOOLS/bulk.py" receive "$(address_of "$2" 4)" "$3" >"$SCRATCH/received"
+    start_in "$2" python3 "$TOOLS/bulk.py" receive "$(address_of "$2" "$FAMILY")" "$3" >"$SCRATCH/received"
     RECEIVER=$PID
     until_true 5 "$2 receives" is_bound "$2" tcp "$3"
-    start_in "$1" python3 "$TOOLS/bulk.py" send "$(address_of "$2" 4)" "$3" "$4" "${@:5}" >"$SCRATCH/bulk"
+    start_in "$1" python3 "$TOOLS/bulk.py" send "$(address_of "$2" "$FAMILY")" "$3" "$4" "${@:5}" >"$SCRATCH/bulk"
     BULK=$PID
 }
 
