@@ -14,84 +14,53 @@ OURS='tartan: pod traffic'
 declare -A OF_KERNEL_PATH=([off]=docker [auto]=ufw [stateless]=firewalld)
 
 # The shapes in which Docker 28, ufw with `default reject routed`, Red Hat's iptables service and firewalld leave their rules
-# on a host, and for the tools that they use. rules_of NAME REJECT: what is said to whom is refused differs by family.
-rules_of() {
-    case $1 in
-    docker)
-        cat <<'TEXT'
-*filter
-:FORWARD DROP [0:0]
-:DOCKER - [0:0]
-:DOCKER-CT - [0:0]
-:DOCKER-FORWARD - [0:0]
-:DOCKER-USER - [0:0]
+# on a host, and for the tools that they use. What is said to whom Red Hat's
+# refuses differs by family.
+declare -A RULES=(
+    [docker]=':FORWARD DROP
+:DOCKER-FORWARD -
+:DOCKER-USER -
 -A FORWARD -j DOCKER-USER
 -A FORWARD -j DOCKER-FORWARD
--A DOCKER ! -i docker0 -o docker0 -j DROP
--A DOCKER-CT -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
--A DOCKER-FORWARD -j DOCKER-CT
--A DOCKER-FORWARD -o docker0 -j DOCKER
--A DOCKER-FORWARD -i docker0 -j ACCEPT
-COMMIT
-TEXT
-        ;;
-    ufw)
-        cat <<'TEXT'
-*filter
-:FORWARD DROP [0:0]
-:ufw-before-forward - [0:0]
-:ufw-user-forward - [0:0]
-:ufw-after-logging-forward - [0:0]
-:ufw-reject-forward - [0:0]
+-A DOCKER-FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A DOCKER-FORWARD -i docker0 -j ACCEPT'
+    [ufw]=':FORWARD DROP
+:ufw-before-forward -
+:ufw-user-forward -
+:ufw-reject-forward -
 -A FORWARD -j ufw-before-forward
--A FORWARD -j ufw-after-logging-forward
+-A FORWARD -m limit --limit 3/min --limit-burst 10 -j LOG --log-prefix "[UFW BLOCK] "
 -A FORWARD -j ufw-reject-forward
 -A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
 -A ufw-before-forward -j ufw-user-forward
--A ufw-after-logging-forward -m limit --limit 3/min --limit-burst 10 -j LOG --log-prefix "[UFW BLOCK] "
--A ufw-reject-forward -j REJECT
-COMMIT
-TEXT
-        ;;
-    redhat)
-        cat <<TEXT
-*filter
-:FORWARD ACCEPT [0:0]
+-A ufw-reject-forward -j REJECT'
+    [redhat]=':FORWARD ACCEPT
 -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
--A FORWARD -i lo -j ACCEPT
--A FORWARD -j REJECT --reject-with $2
-COMMIT
-TEXT
-        ;;
-    firewalld)
-        cat <<'TEXT'
-table inet firewalld {
+-A FORWARD -j REJECT --reject-with'
+    [firewalld]='table inet firewalld {
     chain filter_FORWARD {
         type filter hook forward priority filter + 10; policy accept;
         ct state { established, related } accept
-        ct status dnat accept
-        iifname "lo" accept
         jump filter_FORWARD_ZONES
         ct state { invalid } drop
         reject with icmpx type admin-prohibited
     }
     chain filter_FORWARD_ZONES { iifname "eth0" goto filter_FWD_public; goto filter_FWD_public; }
     chain filter_FWD_public { reject with icmpx type admin-prohibited; }
-}
-TEXT
-        ;;
-    esac
-}
+}'
+)
 
 # firewall NAME: appears on node1, and on mallory, which has no other rules.
 firewall() {
-    local host
+    local host rules=${RULES[$1]}
     for host in mallory node1; do
         if [ "$1" = firewalld ]; then
-            rules_of "$1" | in_ns "$host" nft -f -
+            in_ns "$host" nft -f - <<<"$rules"
         else
-            rules_of "$1" icmp-host-prohibited | in_ns "$host" iptables-nft-restore --noflush
-            rules_of "$1" icmp6-adm-prohibited | in_ns "$host" ip6tables-nft-restore --noflush
+            printf '*filter\n%s\nCOMMIT\n' "${rules/%reject-with/reject-with icmp-host-prohibited}" |
+                in_ns "$host" iptables-nft-restore --noflush
+            printf '*filter\n%s\nCOMMIT\n' "${rules/%reject-with/reject-with icmp6-adm-prohibited}" |
+                in_ns "$host" ip6tables-nft-restore --noflush
         fi
     done
 }
@@ -141,11 +110,9 @@ cleaned_up() {
 
 # some_are_refused CHAIN: what a firewall says about some packets goes on to hold.
 some_are_refused() {
-    local family command
-    for family in "${FAMILIES[@]}"; do
-        command=$([ "$family" = 4 ] && echo iptables-nft || echo ip6tables-nft)
-        in_ns node1 "$command" -A "$1" -s "$(address_of pod2 "$family")" -d "$(address_of pod3 "$family")" -j DROP
-    done
+    local command
+    in_ns node1 iptables-nft -A "$1" -s "$(address_of pod2 4)" -d "$(address_of pod3 4)" -j DROP
+    in_ns node1 ip6tables-nft -A "$1" -s "$(address_of pod2 6)" -d "$(address_of pod3 6)" -j DROP
     no_answers pod2 pod3 "which $1 drops"
     for command in iptables-nft ip6tables-nft; do in_ns node1 "$command" -F "$1"; done
 }
@@ -170,13 +137,9 @@ round() {
     all_talk "$1's rules there first"
     no_problem node1 || fail "with $1's rules there is a problem: $(agent_json node1 status | jq -c .problems)"
     cleaned_up "$1, there first"
-    rules_flushed
+    in_ns node1 nft flush ruleset
+    in_ns mallory nft flush ruleset
     lab start node1
-}
-
-rules_flushed() {
-    local host
-    for host in node1 mallory; do in_ns "$host" nft flush ruleset; done
 }
 
 # The tables of a command of iptables-legacy, as the agent's log names them, with the command that prints them.
@@ -204,13 +167,13 @@ legacy() {
 }
 
 for POD in pod1 pod2 pod3; do
-    ADDRESSES=()
-    for FAMILY in "${FAMILIES[@]}"; do ADDRESSES+=("$(address_of "$POD" "$FAMILY")"); done
-    start_in "$POD" python3 "$TOOLS/exchange.py" serve "$POD" "$PORT" "${ADDRESSES[@]}"
+    start_in "$POD" python3 "$TOOLS/exchange.py" serve "$POD" "$PORT" "$(address_of "$POD" 4)" "$(address_of "$POD" 6)"
     until_true 5 "$POD serves" is_bound "$POD" udp "$PORT"
 done
-FIREWALLS=("${OF_KERNEL_PATH[$KERNEL_PATH]}")
-if [ -n "${FULL:-}" ]; then FIREWALLS=(docker ufw redhat firewalld); fi
-for NAME in "${FIREWALLS[@]}"; do round "$NAME"; done
-if [ -n "${FULL:-}" ]; then legacy; fi
+if [ -n "${FULL:-}" ]; then
+    for NAME in "${!RULES[@]}"; do round "$NAME"; done
+    legacy
+else
+    round "${OF_KERNEL_PATH[$KERNEL_PATH]}"
+fi
 agents_are_ready

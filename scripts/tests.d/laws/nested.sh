@@ -22,29 +22,27 @@ inside() {
     if [ "$FAMILY" = 4 ]; then echo "10.244.$1.$2"; else echo "fd00:10:244:$1::$2"; fi
 }
 
-# nests WHAT FROM NODE TO VICTIM [KEYS]: a case of forgeries.py. FROM sends to TO what a node would take for a packet to the
-# pod VICTIM, of a pod of node3 if KEYS do not say otherwise. It is counted at NODE.
+# nests WHAT FROM NODE TO VICTIM [KEY=VALUE...]: a case of forgeries.py. FROM sends to TO what a node would take for a packet to
+# the pod VICTIM, of a pod of node3 if the keys do not say otherwise. It is counted at NODE.
 nests() {
-    local order
-    order="\"to\": \"$4\", \"formats\": [\"udp\", \"vxlan\"], \"count\": $COUNT, \"port\": $PORT, \"source\": \"$(inside 3 9)\", "
-    order+="\"destination\": \"$(address_of "$5" "$FAMILY")\", \"source_mac\": \"$(vtep_mac_of node1 "$FAMILY")\", "
-    order+="\"destination_mac\": \"$(vtep_mac_of "$(node_of_pod "$5")" "$FAMILY")\""
-    printf '%s\tnode%s\tforged_encapsulation\t{%s}\t%s\n' "$2" "$3" "$order${6:+, $6}" "$1, to $4"
+    printf '%s\tnode%s\tforged_encapsulation\t%s\t%s\n' "$2" "$3" "$1, to $4" "to=$4 formats=udp,vxlan count=$COUNT port=$PORT
+        source=$(inside 3 9) destination=$(address_of "$5" "$FAMILY") source_mac=$(vtep_mac_of node1 "$FAMILY")
+        destination_mac=$(vtep_mac_of "$(node_of_pod "$5")" "$FAMILY") ${*:6}" | paste -sd ' '
 }
 
 # everyone_else FROM NODE TO VICTIM: with every inner source that a pod of the node may like to be.
 everyone_else() {
     local who
     for who in "neighbour $(inside "$2" 7)" "node $(underlay_of "node$2" "$FAMILY")" "tunnel address $(inside "$2" 0)"; do
-        [[ $who == *- ]] || nests "as its $who" "$@" "\"source\": \"${who##* }\""
+        [[ $who == *- ]] || nests "as its $who" "$@" "source=${who##* }"
     done
-    nests "in fragments" "$@" "\"source\": \"$(inside "$2" 7)\", \"data\": 3000"
+    nests "in fragments" "$@" "source=$(inside "$2" 7)" data=3000
 }
 
 # Of a family, by the underlay's that carries it, and by the other if there is one. A kernel device hears at each address of
 # its node; a Service's endpoint may be a node's port, at the pod's node or at its peer, which takes what was masqueraded.
 cases() {
-    local near far third other service='"formats": ["vxlan"], "outer_port":'
+    local near far third other
     near=$(underlay_of node1 "$OUTER") far=$(underlay_of node2 "$OUTER") third=$(underlay_of node3 "$OUTER")
     other=$(underlay_of node2 $((10 - OUTER)))
     everyone_else pod1 1 "$far" bridged
@@ -54,23 +52,25 @@ cases() {
     nests "to its own node" bridged 2 "$far" bridged
     nests "to a bridge" pod1 1 "$(inside 2 1)" bridged
     nests "to a tunnel address" pod1 1 "$(inside 3 0)" pod5
-    nests "by a Service" pod1 1 "${SERVICE[OUTER]}" bridged "$service 9472"
-    nests "by a Service of its peer" pod1 2 "$far" bridged "$service 9472"
-    nests "by a Service of its peer, to a third node" pod1 2 "$far" pod5 "$service 9473"
+    to_node node1 "${SERVICE[OUTER]}" 9472 node2
+    to_node node2 "$far" 9472 node2
+    to_node node2 "$far" 9473 node3
+    nests "by a Service" pod1 1 "${SERVICE[OUTER]}" bridged formats=vxlan outer_port=9472
+    nests "by a Service of its peer" pod1 2 "$far" bridged formats=vxlan outer_port=9472
+    nests "by a Service of its peer, to a third node" pod1 2 "$far" pod5 formats=vxlan outer_port=9473
     [ "$other" = - ] || nests "by the other family" pod1 1 "$other" bridged
+    # Raw sockets forge outer addresses of nodes, which a translation leaves alone: of a pod on a bridge, and, towards its own
+    # node, of a container of another program.
+    [ "$OUTER" = 4 ] || return 0
+    forges bridged "$near"
+    forges bridged "$far"
+    forges box "$far"
 }
 
-# Raw sockets forge outer addresses of nodes, which a translation leaves alone: of a pod on a bridge, and, towards its own node,
-# of a container of another program.
-raw_cases() {
-    local from to
-    for from in bridged box; do
-        for to in node1 node2; do
-            [ "$from$to" = boxnode1 ] || printf '%s\tnode2\tforged_encapsulation\t%s\twith the outer address of a node, to %s\n' "$from" \
-                "{\"sources\": [\"192.0.2.1\", \"192.0.2.3\"], \"destinations\": [\"$(underlay_of "$to" 4)\"],
-                \"port\": 8472, \"count\": $COUNT}" "$to" | paste -sd ' '
-        done
-    done
+# forges FROM TO
+forges() {
+    printf '%s\tnode2\tforged_encapsulation\twith the outer address of a node, to %s\t%s\n' "$1" "$2" \
+        "sources=$(underlay_of node1 4),$(underlay_of node3 4) destinations=$2 port=8472 count=$COUNT"
 }
 
 # to_node NODE ADDRESS PORT TARGET: that Service on NODE has a node's port as its endpoint.
@@ -85,17 +85,19 @@ RULES
 
 # A container of another program, on a bridge that is no pod's.
 container() {
-    local space=$PREFIX-node2
     undo ip netns delete "$PREFIX-box"
-    undo ip -n "$space" link delete docker0
+    undo ip -n "$PREFIX-node2" link delete docker0
     make_namespace box
-    ip -n "$space" link add docker0 type bridge
-    ip -n "$space" link add box type veth peer name eth0 netns "$PREFIX-box"
-    ip -n "$space" link set box master docker0 up
-    ip -n "$space" address add 172.17.0.1/24 dev docker0
-    ip -n "$space" link set docker0 up
-    ip -n "$PREFIX-box" address add 172.17.0.2/24 dev eth0
-    ip -n "$PREFIX-box" link set eth0 up
+    ip -n "$PREFIX-node2" -batch - <<'LINKS'
+link add docker0 type bridge
+link add box type veth peer name box1
+link set box master docker0 up
+address add 172.17.0.1/24 dev docker0
+link set docker0 up
+LINKS
+    ip -n "$PREFIX-node2" link set box1 netns "$PREFIX-box"
+    ip -n "$PREFIX-box" address add 172.17.0.2/24 dev box1
+    ip -n "$PREFIX-box" link set box1 up
     ip -n "$PREFIX-box" route add default via 172.17.0.1
 }
 
@@ -135,15 +137,15 @@ outlives() {
     keeper=$(cat "$LAB_STATE/node1/pid")
     service=$(service_pid node1)
     handles=$(in_ns node1 nft -s -a list table inet tartan | grep '# handle')
-    case=$(nests "after a crash" pod1 1 "$(underlay_of node2 "$OUTER")" bridged '"formats": ["vxlan"]')
+    case=$(nests "after a crash" pod1 1 "$(underlay_of node2 "$OUTER")" bridged)
     # The keeper, stopped, starts no other service.
     undo goes_on "$keeper"
     kill -STOP "$keeper"
     kill -KILL "$service"
     until_true 5 "the service is dead" has_no_program "$service"
     before=$(dropped_by_rules)
-    cut -f 4 <<<"$case" | in_ns pod1 python3 "$TOOLS/forge.py"
-    equal "dropped while the service is dead" "$COUNT" $(($(dropped_by_rules) - before))
+    forgeries "${case/node1/-}"
+    equal "dropped while the service is dead" $((2 * COUNT)) $(($(dropped_by_rules) - before))
     kill -CONT "$keeper"
     until_true 10 "the next service answers" tartan node1 status
     agents_are_ready
@@ -191,34 +193,20 @@ arrived() {
 }
 
 SERVICE=([4]=10.96.0.9 [6]=fd00:10:96::9)
-declare -A SINKS
 bridged_pod node2
 container
-for POD in pod1 bridged pod5; do
-    start_in "$POD" "$LOAD" count "$PORT" >"$SCRATCH/sink $POD"
-    SINKS[$POD]=$PID
-    until_true 5 "the sink of $POD listens" is_bound "$POD" udp "$PORT"
-done
-CASES=$(raw_cases)
-if [ "$OUTSIDE" = v6 ]; then CASES=; fi
+for POD in pod1 bridged pod5; do sink "$POD" "$PORT"; done
 for NODE in node1 node2; do undo in_ns "$NODE" nft delete table inet services; done
 for FAMILY in "${FAMILIES[@]}"; do
     OUTER=$(carrier "$FAMILY" "$OUTSIDE")
-    to_node node1 "${SERVICE[OUTER]}" 9472 node2
-    to_node node2 "$(underlay_of node2 "$OUTER")" 9472 node2
-    to_node node2 "$(underlay_of node2 "$OUTER")" 9473 node3
-    CASES+=${CASES:+$'\n'}$(cases)
     until_true 5 "the bridged pod answers" in_ns node2 ping -n -q -c 1 -W 1 "$(address_of bridged "$FAMILY")"
+    forgeries "$(cases)"
     rightful pod1 bridged
     rightful bridged pod1
     rightful pod1 pod5
 done
-forgeries "$CASES"
 if [ "$REGISTRY" = file ]; then followed; fi
 outlives
-for POD in "${!SINKS[@]}"; do
-    stop "${SINKS[$POD]}"
-    equal "datagrams that reached $POD" "${#FAMILIES[@]}" "$(jq ".\"$PORT\".count" "$SCRATCH/sink $POD")"
-done
+for POD in pod1 bridged pod5; do equal "datagrams that reached $POD" "${#FAMILIES[@]}" "$(sunk "$POD" .count)"; done
 law_one node1
 taken_over

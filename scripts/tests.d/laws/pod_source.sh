@@ -11,47 +11,33 @@
 PORT=7000
 # Of each source to each destination; a number that no other count of this law is.
 COUNT=19
-declare -A SINKS
 
-# says WHAT EXPECTED SOURCES DESTINATIONS, lists of words: a case of forgeries.py, which node1 counts.
+# says WHAT EXPECTED SOURCES DESTINATIONS: a case of forgeries.py, which node1 counts.
 says() {
-    printf 'pod1\tnode1\t%s\t{"sources": %s, "destinations": %s, "port": %s, "count": %s}\t%s\n' "$2" "$(list "$3")" "$(list "$4")" \
-        "$PORT" "$COUNT" "$1"
+    printf 'pod1\tnode1\t%s\t%s\tsources=%s destinations=%s port=%s count=%s\n' "$2" "$1" "$3" "$4" "$PORT" "$COUNT"
 }
 
-list() {
-    local words
-    read -ra words <<<"$1"
-    printf '"%s"\n' "${words[@]}" | paste -sd , | sed 's/.*/[&]/'
+# all_of COMMAND...: what it says of each family, with commas.
+all_of() {
+    local family
+    for family in "${FAMILIES[@]}"; do "$@" "$family"; done | grep -v '^-' | paste -sd ,
 }
 
 # Whom pod1 is not.
 others() {
-    local family
-    for family in "${FAMILIES[@]}"; do
-        address_of pod2 "$family"
-        address_of pod3 "$family"
-        underlay_of node1 "$family"
-        case $family in
-        4) printf '%s\n' 10.244.1.0 10.244.2.0 10.244.1.77 10.244.77.2 203.0.113.7 127.0.0.1 ;;
-        6) printf '%s\n' fd00:10:244:1:: fd00:10:244:2:: fd00:10:244:1::77 fd00:10:244:77::2 2001:db8:ffff::7 ;;
-        esac
-    done
+    address_of pod2 "$1"
+    address_of pod3 "$1"
+    underlay_of node1 "$1"
+    case $1 in
+    4) printf '%s\n' 10.244.1.0 10.244.2.0 10.244.1.77 10.244.77.2 203.0.113.7 127.0.0.1 ;;
+    6) printf '%s\n' fd00:10:244:1:: fd00:10:244:2:: fd00:10:244:1::77 fd00:10:244:77::2 2001:db8:ffff::7 ;;
+    esac
 }
 
-# To each of the four nodes and pods but pod3, which Tartan reads: that is a case of its own.
-every_source() {
-    local own
-    own=$(for FAMILY in "${FAMILIES[@]}"; do address_of pod1 "$FAMILY"; done | paste -sd ' ')
-    says "pod1 as itself, rp_filter $1" nothing "$own" "$NEAR"
-    says "pod1 as itself to pod3, rp_filter $1" read "$own" "$FAR"
-    says "pod1 as others, rp_filter $1" forged_sources "$(others | paste -sd ' ')" "$NEAR $FAR"
-}
-
-# Sources that belong to no host: they would reach every socket of the node that listens at all addresses.
-nowhere() {
-    says "pod1 from nowhere" forged_sources "0.0.0.0 169.254.7.7 fe80::1:77 ::" "$NEAR $FAR"
-    says "pod1 from 0.0.0.0 to everyone" forged_sources 0.0.0.0 255.255.255.255
+near() {
+    address_of pod2 "$1"
+    underlay_of node1 "$1"
+    underlay_of node2 "$1"
 }
 
 # rp_filter VALUE: what the kernel takes is the larger one of all and of the interface.
@@ -91,28 +77,24 @@ checks_sources() {
     grep -q drop <<<"$(in_ns node1 nft list chain inet tartan prerouting)"
 }
 
-NEAR=$(for FAMILY in "${FAMILIES[@]}"; do
-    address_of pod2 "$FAMILY"
-    underlay_of node1 "$FAMILY"
-    underlay_of node2 "$FAMILY"
-done | grep -v '^-' | paste -sd ' ')
-FAR=$(for FAMILY in "${FAMILIES[@]}"; do address_of pod3 "$FAMILY"; done | paste -sd ' ')
-for NAME in node1 node2 pod2 pod3; do
-    start_in "$NAME" "$LOAD" count "$PORT" >"$SCRATCH/sink $NAME"
-    SINKS[$NAME]=$PID
-    until_true 5 "the sink of $NAME listens" is_bound "$NAME" udp "$PORT"
-done
+NEAR=$(all_of near)
+FAR=$(all_of address_of pod3)
+for NAME in node1 node2 pod2 pod3; do sink "$NAME" "$PORT"; done
 undo rp_filter 0
 for VALUE in 0 1 2; do
     rp_filter "$VALUE"
-    forgeries "$(every_source "$VALUE")"
+    # Of all four nodes and pods Tartan reads what goes to pod3 alone.
+    forgeries "$(says "as itself, rp_filter $VALUE" nothing "$(all_of address_of pod1)" "$NEAR"
+        says "as itself to pod3, rp_filter $VALUE" read "$(all_of address_of pod1)" "$FAR"
+        says "as others, rp_filter $VALUE" forged_sources "$(all_of others)" "$NEAR,$FAR")"
 done
-forgeries "$(nowhere)"
+# Sources that belong to no host would reach every socket of the node that listens at all addresses.
+forgeries "$(says "from nowhere" forged_sources 0.0.0.0,169.254.7.7,fe80::1:77,:: "$NEAR,$FAR"
+    says "from 0.0.0.0 to everyone" forged_sources 0.0.0.0 255.255.255.255)"
 if [ "$INSIDE" != v4 ]; then neighbour_discovery; fi
 # As many at each of the four, and nothing of what was forged.
-for NAME in "${!SINKS[@]}"; do
-    stop "${SINKS[$NAME]}"
-    equal "datagrams that reached $NAME" $((3 * COUNT * ${#FAMILIES[@]})) "$(jq ".\"$PORT\".count" "$SCRATCH/sink $NAME")"
+for NAME in node1 node2 pod2 pod3; do
+    equal "datagrams that reached $NAME" $((3 * COUNT * ${#FAMILIES[@]})) "$(sunk "$NAME" .count)"
 done
 in_ns node1 nft flush chain inet tartan prerouting || fail "there is no check to flush"
 until_true 10 "a flushed check is there again" checks_sources

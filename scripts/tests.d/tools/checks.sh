@@ -137,6 +137,23 @@ transfer() {
     equal "bytes and sha256 from $1 to $2 over IPv$3" "$sent" "$(cat "$SCRATCH/received")"
 }
 
+# path_mtu NODE OTHER FAMILY: what a node knows of the path that packets of a family take to another.
+path_mtu() {
+    local field=path_mtu
+    if [ "$OUTSIDE$3" = dual6 ]; then field=path_mtu_v6; fi
+    agent_json "$1" peers | jq --arg other "244[.:]${2#node}[.:]" --arg field "$field" \
+        '.peers[] | select(.subnets[0] | test($other)) | .[$field]'
+}
+
+# forget_paths NAME...: what kernels learned of paths, which they remember for ten minutes.
+forget_paths() {
+    local name
+    for name; do
+        ip -n "$PREFIX-$name" route flush cache
+        ip -n "$PREFIX-$name" -6 route flush cache
+    done
+}
+
 # overhead FAMILY: bytes of outer headers on inner packets of a family: IP 20 or 40, UDP 8, and in vxlan 22 more.
 overhead() {
     local bytes=28
@@ -246,6 +263,20 @@ forgeries() {
     # shellcheck disable=SC2034 # The laws use it.
     read -r cases RIGHTFUL < <(tail -n 1 "$SCRATCH/forgeries")
     equal "cases of forged packets" "$(wc -l <<<"$1")" "$cases"
+}
+
+# sink NAME PORT: counts the datagrams that come to that port there, from now on.
+declare -A SINKS
+sink() {
+    start_in "$1" "$LOAD" count "$2" >"$SCRATCH/sink.$1"
+    SINKS[$1]=$PID
+    until_true 5 "the sink of $1 listens" is_bound "$1" udp "$2"
+}
+
+# sunk NAME FILTER: ends it; what jq's filter finds of the count of its port.
+sunk() {
+    stop "${SINKS[$1]}"
+    jq -c ".[] | $2" "$SCRATCH/sink.$1"
 }
 
 service_pid() {
