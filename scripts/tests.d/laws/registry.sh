@@ -19,6 +19,7 @@ AWAY=${FULL:+30}
 
 traffic() {
     local family
+    answering pod3 pod5
     for family in "${FAMILIES[@]}"; do
         steady pod1 pod3 "$family"
         steady pod3 pod5 "$family"

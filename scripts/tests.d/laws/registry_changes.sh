@@ -154,6 +154,7 @@ leaves() {
 }
 
 OLD=$(agents node1 node2)
+answering pod3
 steady pod1 pod3 "${FAMILIES[0]}"
 joins
 registry follow

@@ -62,25 +62,32 @@ agents() {
     done
 }
 
+# answering POD...: they answer from now on what `steady` sends to them.
+answering() {
+    local pod addresses
+    for pod; do
+        read -ra addresses < <(sed -n "s/^$pod [^ ]* //p" "$LAB_STATE/pods")
+        start_in "$pod" python3 "$TOOLS/steady.py" serve "${addresses[@]}" 7100 >/dev/null
+    done
+    for pod; do until_true 5 "$pod answers" is_bound "$pod" udp 7100; done
+}
+
 # steady FROM TO FAMILY: 50 datagrams a second and their answers, until `none_lost` ends it.
 steady() {
-    local path="$1 $2 $3" address
-    address=$(address_of "$2" "$3")
-    is_bound "$2" udp "710$3" || start_in "$2" python3 "$TOOLS/steady.py" serve "$address" "710$3" >/dev/null
-    until_true 5 "$2 answers" is_bound "$2" udp "710$3"
-    start_in "$1" python3 "$TOOLS/steady.py" send '' $((7200 + ${#STEADY[@]})) "$address" "710$3" 50 >"$SCRATCH/steady $path"
+    local path="$1 $2 $3"
+    start_in "$1" python3 "$TOOLS/steady.py" send '' $((7200 + ${#STEADY[@]})) "$(address_of "$2" "$3")" 7100 50 >"$SCRATCH/steady $path"
     STEADY[$path]=$PID
 }
 
-# none_lost COUNT: on no path that `steady` began more datagrams than these had no answer; ends them.
+# none_lost COUNT [COMPARE]: on no path that `steady` began more datagrams than these had no answer; ends them.
 none_lost() {
     local path sent answered
+    kill -TERM "${STEADY[@]}"
     for path in "${!STEADY[@]}"; do
-        stop "${STEADY[$path]}"
+        wait "${STEADY[$path]}" || fail "the sender on the path $path"
         read -r sent _ answered _ < <(tr -d , <"$SCRATCH/steady $path")
         [ "${sent:-0}" -gt 0 ] || fail "nothing was sent on the path $path"
-        grep -a "^hole" "$SCRATCH/steady $path" || true
-        at_most "datagrams of $sent without an answer, path $path" "$1" $((sent - answered))
+        "${2:-at_most}" "datagrams of $sent without an answer, path $path" "$1" $((sent - answered))
     done
     STEADY=()
 }
