@@ -11,7 +11,7 @@
 
 EXPECTED=()
 ENDS=()
-# Of the doctor, in the law that stops the agent.
+# The doctor's arguments, where no agent runs.
 FLAGS=()
 BEGAN=$SECONDS
 
@@ -34,58 +34,96 @@ undo no_more
 found() {
     local node nodes=("$@")
     if [ $# = 0 ]; then nodes=("${TARTAN[@]}"); fi
-    for node in "${nodes[@]}"; do shown_by "$node"; done
+    for node in "${nodes[@]}"; do
+        until_true 10 "status of $node shows '$(expected "$node")'" status_agrees "$node" || jq -c .problems "$SCRATCH/status" >&2
+    done
     measured_at_most "seconds until all nodes show that" 10 $((SECONDS - BEGAN))
+    until_true 10 "the doctor of each finds the same" doctors_agree "${nodes[@]}" || jq -c '.checks[].findings[]' "$SCRATCH"/doctor-* >&2
+    for node in "${nodes[@]}"; do all_said "$node"; done
 }
 
-# shown_by NODE: what is expected of it.
-shown_by() {
-    local codes row node code words word
-    codes=$(printf '%s\n' "${EXPECTED[@]}" | awk -v node="$1" '$1 == node { print $2 }' | LC_ALL=C sort -u | paste -sd ' ')
-    until_true 10 "$1 shows ${codes:-no problem}" agree "$1" "$codes" || {
-        jq -c '.problems // .' "$SCRATCH/status" >&2 || true
-        jq -c '.checks[].findings[]' "$SCRATCH/doctor" >&2 || true
-        return 0
-    }
-    equal "incomplete findings of $1" "" "$(jq -c '.checks[].findings[]
-        | select([.sentence, .remedy, .severity, .evidence[0] // "", .reference[0] // ""] | any(. == ""))' "$SCRATCH/doctor")"
-    for row in "${EXPECTED[@]}"; do
-        read -r node code words <<<"$row"
-        [ "$node" = "$1" ] || continue
-        while read -rd '|' word; do evidence "$code" "$word"; done <<<"$words|"
+# expected NODE: the codes of its problems.
+expected() {
+    printf '%s\n' "${EXPECTED[@]}" | awk -v node="$1" '$1 == node { print $2 }' | LC_ALL=C sort -u | paste -sd ' '
+}
+
+# Of a stopped agent, status knows of no problem: it says that no agent answers, by exit code 3.
+status_agrees() {
+    local code=0 codes
+    codes=$(expected "$1")
+    tartan "$1" status -o json >"$SCRATCH/status" || code=$?
+    case $codes in
+    '') [ "$code" = 0 ] ;;
+    agent-not-running*) [ "$code" = 3 ] ;;
+    *) [ "$code" = 1 ] && [ "$(jq -r '[.problems[].code] | unique | join(" ")' "$SCRATCH/status")" = "$codes" ] ;;
+    esac
+}
+
+# The doctor looks at counts for a second: of all nodes at once.
+doctors_agree() {
+    local node codes code looking=()
+    for node; do
+        doctor "$node" &
+        looking+=($!)
+    done
+    wait "${looking[@]}"
+    for node; do
+        codes=$(expected "$node")
+        case $codes in
+        '') code=0 ;;
+        agent-not-running) code=3 ;;
+        *) code=1 ;;
+        esac
+        [ "$(diagnosis "$node")" = "$code $codes" ] || return 1
     done
 }
 
-# evidence CODE WORDS: a finding of that code has them.
-evidence() {
-    jq -e --arg code "$1" --arg words "$2" '[.checks[].findings[] | select(.code == $code) | .sentence, .evidence[], .remedy]
-        | any(contains($words))' "$SCRATCH/doctor" >/dev/null ||
-        fail "no finding $1 says '$2': $(jq -c '.checks[].findings[]' "$SCRATCH/doctor")"
-}
-
-# agree NODE CODES: status and doctor show these and no others, and say so by their exit codes. Of a stopped agent status knows
-# no problems.
-agree() {
-    local code=0 expected=1
-    case $2 in
-    '') expected=0 ;;
-    agent-not-running*) expected=3 ;;
-    esac
-    tartan "$1" status -o json >"$SCRATCH/status" || code=$?
-    [ "$code" = "$expected" ] || return 1
-    if [ "$code" != 3 ]; then [ "$(jq -r '[.problems[].code] | unique | join(" ")' "$SCRATCH/status")" = "$2" ] || return 1; fi
-    if [ "$2" != agent-not-running ] && [ "$code" = 3 ]; then expected=1; fi
-    doctor "$1"
-    [ "$CODE" = "$expected" ] && [ "$(codes)" = "$2" ]
-}
-
-# doctor NODE ARG...: what it says, into $SCRATCH/doctor; its exit code into $CODE.
+# doctor NODE ARG...: what it says, into $SCRATCH/doctor-NODE, and its exit code.
 doctor() {
-    CODE=0
-    tartan "$1" doctor -o json "${FLAGS[@]}" "${@:2}" >"$SCRATCH/doctor" || CODE=$?
+    local code=0
+    tartan "$1" doctor -o json "${FLAGS[@]}" "${@:2}" >"$SCRATCH/doctor-$1" || code=$?
+    echo "$code" >"$SCRATCH/code-$1"
 }
 
-# The codes of what the doctor found, each once.
-codes() {
-    jq -r '[.checks[].findings[].code] | unique | join(" ")' "$SCRATCH/doctor"
+# diagnosis NODE: the exit code of the doctor, and the codes of what it found, each once.
+diagnosis() {
+    echo "$(cat "$SCRATCH/code-$1") $(jq -r '[.checks[].findings[].code] | unique | join(" ")' "$SCRATCH/doctor-$1")"
+}
+
+# all_said NODE: each finding is complete, and has the words that are expected of it.
+all_said() {
+    local row node code words word
+    equal "incomplete findings of $1" "" "$(jq -c '.checks[].findings[]
+        | select([.sentence, .remedy, .severity, .evidence[0] // "", .reference[0] // ""] | any(. == ""))' "$SCRATCH/doctor-$1")"
+    for row in "${EXPECTED[@]}"; do
+        read -r node code words <<<"$row"
+        [ "$node" = "$1" ] || continue
+        while read -rd '|' word; do evidence "$node" "$code" "$word"; done <<<"$words|"
+    done
+}
+
+# evidence NODE CODE WORDS: a finding of that code has them.
+evidence() {
+    jq -e --arg code "$2" --arg words "$3" '[.checks[].findings[] | select(.code == $code) | .sentence, .evidence[], .remedy]
+        | any(contains($words))' "$SCRATCH/doctor-$1" >/dev/null ||
+        fail "no finding $2 of $1 says '$3': $(jq -c '.checks[].findings[]' "$SCRATCH/doctor-$1")"
+}
+
+# net_conf NODE [FILTER]: changes its net-conf by a filter of jq, or back to what it was; its service starts anew with that.
+net_conf() {
+    local file=$LAB_STATE/$1/net-conf.json
+    [ -e "$SCRATCH/net-conf-$1" ] || cp "$file" "$SCRATCH/net-conf-$1"
+    if [ $# = 2 ]; then jq "$2" "$SCRATCH/net-conf-$1" >"$file"; else cat "$SCRATCH/net-conf-$1" >"$file"; fi
+    kill -HUP "$(cat "$LAB_STATE/$1/pid")"
+}
+
+# flannel_chain NODE: the rules of a flannel that is gone.
+flannel_chain() {
+    in_ns "$1" iptables-nft -w -t nat -N FLANNEL-POSTRTG
+    in_ns "$1" iptables-nft -w -t nat -A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
+}
+
+# foreign_firewall NODE: another program's, whose policy is to drop what is forwarded.
+foreign_firewall() {
+    in_ns "$1" nft 'add table inet strict; add chain inet strict forward { type filter hook forward priority 0; policy drop; }'
 }
