@@ -131,22 +131,25 @@ class Port(ServicePort):
 
 def nat(ports):
     chains = ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ"]
+    chains += [chain for port in ports for chain in port.chains()]
+    note = remark("kubernetes service nodeports; NOTE: this must be the last rule in this chain")
     rules = [
         f"-A KUBE-POSTROUTING -m mark ! --mark {MARK}/{MARK} -j RETURN",
         # Cleared, so that a packet that comes by again is not masqueraded twice.
         f"-A KUBE-POSTROUTING -j MARK --xor-mark {MARK}",
         f'-A KUBE-POSTROUTING {remark("kubernetes service traffic requiring SNAT")} -j MASQUERADE --random-fully',
         f"-A KUBE-MARK-MASQ -j MARK --or-mark {MARK}",
+        *(rule for port in ports for rule in port.nat()),
+        f"-A KUBE-SERVICES {note} -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS",
     ]
-    for port in ports:
-        chains.extend(port.chains())
-        rules.extend(port.nat())
-    note = remark("kubernetes service nodeports; NOTE: this must be the last rule in this chain")
-    rules.append(f"-A KUBE-SERVICES {note} -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS")
-    hooks = [
-        f'{base} {remark("kubernetes service portals")} -j KUBE-SERVICES' for base in ("PREROUTING", "OUTPUT")
-    ] + [f'POSTROUTING {remark("kubernetes postrouting rules")} -j KUBE-POSTROUTING']
-    return chains, rules, hooks
+    hooks = (("PREROUTING OUTPUT", "", "service portals", "SERVICES"), ("POSTROUTING", "", "postrouting rules", "POSTROUTING"))
+    return chains, rules, hooked(hooks)
+
+
+def hooked(hooks):
+    """The jumps from the kernel's chains: into these, with this condition and remark, to that chain."""
+    return [f'{base} {condition}{remark("kubernetes " + note)} -j KUBE-{target}'
+            for bases, condition, note, target in hooks for base in bases.split()]
 
 
 def filtering(ports):
@@ -155,22 +158,15 @@ def filtering(ports):
     rules += [
         "-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP",
         f'-A KUBE-FORWARD {remark("kubernetes forwarding rules")} -m mark --mark {MARK}/{MARK} -j ACCEPT',
-        f'-A KUBE-FORWARD {remark("kubernetes forwarding conntrack rule")} '
-        "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+        f'-A KUBE-FORWARD {remark("kubernetes forwarding conntrack rule")} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT',
     ]
-    new = "-m conntrack --ctstate NEW"
-    hooks = [
-        f'{base} {new} {remark("kubernetes load balancer firewall")} -j KUBE-PROXY-FIREWALL'
-        for base in ("INPUT", "OUTPUT", "FORWARD")
-    ]
-    hooks += [f'FORWARD {remark("kubernetes forwarding rules")} -j KUBE-FORWARD']
-    hooks += [f'{base} {new} {remark("kubernetes service portals")} -j KUBE-SERVICES' for base in ("FORWARD", "OUTPUT")]
-    hooks += [
-        f'{base} {new} {remark("kubernetes externally-visible service portals")} -j KUBE-EXTERNAL-SERVICES'
-        for base in ("INPUT", "FORWARD")
-    ]
-    hooks += [f'INPUT {remark("kubernetes health check service ports")} -j KUBE-NODEPORTS']
-    return chains, rules, hooks
+    new = "-m conntrack --ctstate NEW "
+    hooks = (("INPUT OUTPUT FORWARD", new, "load balancer firewall", "PROXY-FIREWALL"),
+             ("FORWARD", "", "forwarding rules", "FORWARD"),
+             ("FORWARD OUTPUT", new, "service portals", "SERVICES"),
+             ("INPUT FORWARD", new, "externally-visible service portals", "EXTERNAL-SERVICES"),
+             ("INPUT", "", "health check service ports", "NODEPORTS"))
+    return chains, rules, hooked(hooks)
 
 
 def rules(ports, node_address, *_):

@@ -14,33 +14,37 @@ import ipaddress
 from kube_proxy import AFFINITY, MARK, ServicePort, place
 
 MARKED = f"mark set mark or {MARK}"
-# name, type, hook, priority
-BASE_CHAINS = (
-    ("filter-prerouting-pre-dnat", "filter", "prerouting", -110),
-    ("filter-output-pre-dnat", "filter", "output", -110),
-    ("filter-input", "filter", "input", 0),
-    ("filter-forward", "filter", "forward", 0),
-    ("filter-output", "filter", "output", 0),
-    ("nat-prerouting", "nat", "prerouting", -100),
-    ("nat-output", "nat", "output", -100),
-    ("nat-postrouting", "nat", "postrouting", 100),
+NEW = "ct state new jump "
+# Name; type, hook and priority; rules. Of them {at} and {port} look an address and port up, or a port alone.
+CHAINS = (
+    ("filter-prerouting-pre-dnat", "filter prerouting -110", NEW + "firewall-check"),
+    ("filter-output-pre-dnat", "filter output -110", NEW + "firewall-check"),
+    ("filter-input", "filter input 0", NEW + "nodeport-endpoints-check", NEW + "service-endpoints-check"),
+    ("filter-forward", "filter forward 0", NEW + "service-endpoints-check", NEW + "cluster-ips-check"),
+    ("filter-output", "filter output 0", NEW + "service-endpoints-check", NEW + "cluster-ips-check"),
+    ("nat-prerouting", "nat prerouting -100", "jump services"),
+    ("nat-output", "nat output -100", "jump services"),
+    ("nat-postrouting", "nat postrouting 100", "jump masquerading"),
+    ("nodeport-endpoints-check", "", "{port} @no-endpoint-nodeports"),
+    ("service-endpoints-check", "", "{at} @no-endpoint-services"),
+    ("firewall-check", "", "{at} @firewall-ips"),
+    ("services", "", "{ip} daddr @cluster-ips {ip} saddr != {cluster} " + MARKED, "{at} @service-ips",
+     "fib daddr type local {port} @service-nodeports"),
+    ("masquerading", "", f"mark and {MARK} != 0 mark set mark xor {MARK} masquerade fully-random",
+     "ct status dnat {ip} saddr . {ip} daddr . meta l4proto . th dport @hairpin-connections masquerade fully-random"),
+    ("cluster-ips-check", "", "{ip} daddr @cluster-ips reject", "{ip} daddr {{ {services} }} drop"),
+    ("reject-chain", "", "reject"),
 )
-JUMPS = (
-    ("filter-input", "ct state new", "nodeport-endpoints-check"),
-    ("filter-input", "ct state new", "service-endpoints-check"),
-    ("filter-forward", "ct state new", "service-endpoints-check"),
-    ("filter-output", "ct state new", "service-endpoints-check"),
-    ("filter-prerouting-pre-dnat", "ct state new", "firewall-check"),
-    ("filter-output-pre-dnat", "ct state new", "firewall-check"),
-    ("nat-output", "", "services"),
-    ("nat-prerouting", "", "services"),
-    ("nat-postrouting", "", "masquerading"),
-    ("filter-forward", "ct state new", "cluster-ips-check"),
-    ("filter-output", "ct state new", "cluster-ips-check"),
+BY_ADDRESS, BY_PORT = "{address} . inet_proto . inet_service : verdict", "inet_proto . inet_service : verdict"
+CONTAINERS = (
+    ("set", "cluster-ips", "{address}"),
+    ("set", "hairpin-connections", "{address} . {address} . inet_proto . inet_service"),
+    ("map", "service-ips", BY_ADDRESS),
+    ("map", "no-endpoint-services", BY_ADDRESS),
+    ("map", "firewall-ips", BY_ADDRESS),
+    ("map", "service-nodeports", BY_PORT),
+    ("map", "no-endpoint-nodeports", BY_PORT),
 )
-# Maps to verdicts, by the address and port or the port alone.
-BY_ADDRESS = ("service-ips", "no-endpoint-services", "firewall-ips")
-BY_PORT = ("service-nodeports", "no-endpoint-nodeports")
 
 
 def base_name(name):
@@ -65,10 +69,6 @@ class Table:
     def container(self, kind, name, what):
         self.made.append(f"add {kind} {self.table} {name} {{ {what} ; }}")
 
-    def emptied(self, kind, name, what):
-        self.container(kind, name, what)
-        self.made.append(f"flush {kind} {self.table} {name}")
-
     def rule(self, chain, text):
         self.filled.append(f"add rule {self.table} {chain} {text}")
 
@@ -81,35 +81,16 @@ class Table:
 
 def setup(table, cluster, services):
     """What does not depend on any Service."""
-    ip, v6 = table.ip, table.ip == "ip6"
-    for name, kind, hook, priority in BASE_CHAINS:
-        table.chain(name, f"{{ type {kind} hook {hook} priority {priority} ; }}")
-    for name in dict.fromkeys(target for _, _, target in JUMPS):
-        table.chain(name)
-    table.chain("reject-chain")
-    table.emptied("set", "cluster-ips", f"type {table.address}")
-    table.emptied("set", "hairpin-connections", f"type {table.address} . {table.address} . inet_proto . inet_service")
-    for name in BY_ADDRESS:
-        table.emptied("map", name, f"type {table.address} . inet_proto . inet_service : verdict")
-    for name in BY_PORT:
-        table.emptied("map", name, "type inet_proto . inet_service : verdict")
-    for chain, condition, target in JUMPS:
-        table.rule(chain, f"{condition} jump {target}")
-    table.rule("masquerading", f"mark and {MARK} != 0 mark set mark xor {MARK} masquerade fully-random")
-    hairpin = f"{ip} saddr . {ip} daddr . meta l4proto . th dport @hairpin-connections"
-    table.rule("masquerading", f"ct status dnat {hairpin} masquerade fully-random")
-    table.rule("cluster-ips-check", f"{ip} daddr @cluster-ips reject")
-    table.rule("cluster-ips-check", f"{ip} daddr {{ {services} }} drop")
-    table.rule("reject-chain", "reject")
-    by_address = f"{ip} daddr . meta l4proto . th dport vmap"
-    not_loopback = "ip6 daddr != ::1" if v6 else "ip daddr != 127.0.0.0/8"
-    by_port = f"{not_loopback} meta l4proto . th dport vmap"
-    table.rule("service-endpoints-check", f"{by_address} @no-endpoint-services")
-    table.rule("nodeport-endpoints-check", f"{by_port} @no-endpoint-nodeports")
-    table.rule("firewall-check", f"{by_address} @firewall-ips")
-    table.rule("services", f"{ip} daddr @cluster-ips {ip} saddr != {cluster} {MARKED}")
-    table.rule("services", f"{by_address} @service-ips")
-    table.rule("services", f"fib daddr type local {by_port} @service-nodeports")
+    words = {"ip": table.ip, "address": table.address, "cluster": cluster, "services": services,
+             "at": f"{table.ip} daddr . meta l4proto . th dport vmap",
+             "port": f"{'ip6 daddr != ::1' if table.ip == 'ip6' else 'ip daddr != 127.0.0.0/8'} meta l4proto . th dport vmap"}
+    for kind, name, what in CONTAINERS:
+        table.container(kind, name, "type " + what.format(**words))
+        table.made.append(f"flush {kind} {table.table} {name}")
+    for name, base, *rules_ in CHAINS:
+        table.chain(name, "{{ type {} hook {} priority {} ; }}".format(*base.split()) if base else "")
+        for rule in rules_:
+            table.rule(name, rule.format(**words))
 
 
 class Port(ServicePort):
