@@ -162,8 +162,9 @@ kube_proxy() {
     ip -n "$PREFIX-node$1" "-$2" route replace default via "$(underlay_address "$CLIENT" "$2")" dev eth0
     ip netns exec "$PREFIX-node$1" python3 "$LAB_HOME/lab.d/kube_proxy.py" "$KUBE_PROXY" "node$1" "$(underlay_address "$1" "$2")" \
         "$(cluster_network "$2")" "$(service_network "$2")" <"$STATE/services.$2"
-    # kube-proxy forgets the UDP flows that lead to an endpoint that is none any more (pkg/proxy/conntrack/cleanup.go).
-    if [ -n "$MOVED" ]; then ip netns exec "$PREFIX-node$1" conntrack -D -f "ipv$2" -p udp >/dev/null 2>&1 || true; fi
+    # kube-proxy forgets the UDP flows that lead to an endpoint that is none any more (pkg/proxy/conntrack/cleanup.go). Here it is
+    # all flows, at once: to delete one after the other ends early when one has gone meanwhile.
+    if [ -n "$MOVED" ]; then ip netns exec "$PREFIX-node$1" conntrack -F >/dev/null 2>&1; fi
 }
 
 service_network() {
