@@ -54,10 +54,6 @@ workers_tried() {
         "$(grep -o 'tried to ' <<<"$tried" | wc -l) $(grep -o 'Err(Os { code: 1,' <<<"$tried" | wc -l)"
 }
 
-is_traced() {
-    [ "$(awk '/^TracerPid:/ { print $2 }' "$1/status")" = "$PID" ]
-}
-
 # trace NAME OPTION...: strace in the background; its lines go to a file of that name.
 trace() {
     strace -q -o "$SCRATCH/$1" "${@:2}" 2>"$SCRATCH/$1.strace" &
@@ -65,11 +61,17 @@ trace() {
     STARTED+=("$PID")
 }
 
+# traces PROCESS...: whether each is traced by PID.
+traces() {
+    local process
+    for process; do grep -q "^TracerPid:.*\s$PID\$" "/proc/$process/status" || return 1; done
+}
+
 # Threads that have renounced files do so when they start: strace watches the keeper, whose service is killed, and the next one.
 renounced() {
     local wanted=(peer-health) number
     trace landlock -f -e trace=landlock_restrict_self -p "$(keeper_of node1)"
-    until_true 10 "strace watches the keeper" is_traced "/proc/$(keeper_of node1)"
+    until_true 10 "strace watches the keeper" traces "$(keeper_of node1)"
     kill_service node1
     SERVICE=$(service_pid node1)
     [ "$REGISTRY" = file ] || wanted+=(registry)
@@ -94,13 +96,7 @@ watch() {
     mapfile -t options < <(printf -- '-p\n%s\n' "${WATCHED[@]}")
     trace calls -s 0 "${options[@]}"
     STRACE=$PID
-    until_true 10 "strace watches all workers" all_watched || die "strace: $(cat "$SCRATCH/calls.strace")"
-}
-
-all_watched() {
-    local thread
-    PID=$STRACE
-    for thread in "${WATCHED[@]}"; do is_traced "/proc/$SERVICE/task/$thread" || return 1; done
+    until_true 10 "strace watches all workers" traces "${WATCHED[@]}" || die "strace: $(cat "$SCRATCH/calls.strace")"
 }
 
 # transfer FROM TO ADDRESS: 4 MiB by TCP.
@@ -131,16 +127,17 @@ errors() {
 
 # A second link between the nodes, for which node1's kernel refuses what the first one takes.
 narrow_path() {
-    local family node far
+    local family node space far mac=02:00:00:00:01:0
     undo no_narrow_path
-    ip -n "$PREFIX-node1" link add eth1 mtu 1350 type veth peer name eth1 mtu 1350 netns "$PREFIX-node2"
-    for node in node1 node2; do ip -n "$PREFIX-$node" link set eth1 up; done
-    for node in node1 node2; do
-        far=node$((3 - ${node#node}))
+    ip -n "$PREFIX-node1" link add eth1 address "${mac}1" mtu 1350 type veth \
+        peer name eth1 address "${mac}2" mtu 1350 netns "$PREFIX-node2"
+    for node in 1 2; do
+        space=$PREFIX-node$node
+        ip -n "$space" link set eth1 up
         for family in $(families "$OUTSIDE"); do
-            ip -n "$PREFIX-$node" neighbour add "$(underlay_of "$far" "$family")" dev eth1 nud permanent \
-                lladdr "$(ip -n "$PREFIX-$far" -j link show eth1 | jq -r '.[0].address')"
-            ip -n "$PREFIX-$node" route add "$(underlay_of "$far" "$family")" dev eth1 src "$(underlay_of "$node" "$family")"
+            far=$(underlay_of node$((3 - node)) "$family")
+            ip -n "$space" neighbour add "$far" dev eth1 nud permanent lladdr "$mac$((3 - node))"
+            ip -n "$space" route add "$far" dev eth1 src "$(underlay_of "node$node" "$family")"
         done
     done
     for family in "${FAMILIES[@]}"; do
