@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The kernel path goes out of use and comes into use again under steady datagrams: for a configuration, for an IPsec policy, after another
-# process took the format's port, and once its service was killed. None is lost, but a few the first time, when the kernel makes the queueing
-# discipline that programs hang from. Out of use, and after an orderly stop or `tartan cleanup`, nothing of it is left; what another program
-# removes is put back. A pod cannot speak as its node to the private port of another node.
+# The kernel path goes out of use and comes into use again under steady datagrams: for a configuration, for an IPsec
+# policy, after another process took the format's port, and once its service was killed. None is lost, but a few the
+# first time, when the kernel makes the queueing discipline that programs hang from. Out of use, and after an orderly
+# stop or `tartan cleanup`, nothing of it is left; what another program removes is put back. A pod cannot speak as its
+# node to the private port of another node.
 # labs: kernel-path=stateless
 # full: kernel-path=auto
 # last: it kills agents and changes their configuration
@@ -27,10 +28,15 @@ under_load() {
 }
 
 judge() {
-    local step most what
+    local step most what lost
     for step in "${!STEPS[@]}"; do
         IFS='|' read -r most what <<<"${STEPS[step]}"
-        at_most "$what: datagrams lost" "$most" "$(missing sent $((step + 1)) $((step + 2)))"
+        lost=$(missing sent $((step + 1)) $((step + 2)))
+        if [ "$most" = "$MOST_LOST_AT_FIRST" ]; then
+            measured_at_most "$what: datagrams lost in a moment" "$most" "$lost"
+            most=$((RATE / 10))
+        fi
+        at_most "$what: datagrams lost" "$most" "$lost"
     done
 }
 
@@ -57,6 +63,8 @@ off_without_port() {
 
 give_port_back() {
     stop "$TAKER"
+    # By itself it tries again in ten seconds.
+    if [ -z "${FULL:-}" ]; then kill -HUP "$(service_pid node1)"; fi
     until_true 15 "node1 is out of use" problems_are '[]'
     until_true 5 "node1 has the format's port again" has_format_port
 }
@@ -76,7 +84,7 @@ ipsec_policy() {
 
 set_ipsec_policy() {
     ipsec_policy add tmpl proto esp mode transport
-    until_true 3 "node1 is out of use for it" status_has node1 '.kernel_path.reason // "" | contains("has IPsec policies")'
+    until_true 3 "node1 is out of use for it" status_has node1 '.kernel_path.reason // "" | contains("IPsec policies")'
     until_true 5 "node1 receives at the format's port" is_bound node1 udp "$FORMAT_PORT"
 }
 
@@ -92,12 +100,13 @@ guards_private_port() {
     local port
     nft_in node2 "add table ip guarded; add chain ip guarded seen { type filter hook prerouting priority -300; }"
     for port in "$PRIVATE_PORT" $((PRIVATE_PORT + 1)); do
-        nft_in node2 "add rule ip guarded seen udp dport $port counter"
+        # By their length: the programs of node2 give user space what others sent at the private port too.
+        nft_in node2 "add rule ip guarded seen udp dport $port udp length 10 counter"
         in_ns pod1 bash -c "for _ in 1 2 3; do echo x >/dev/udp/$(underlay_of node2 4)/$port; done"
     done
     # The port beside it shows that datagrams of pods arrive there.
     equal "datagrams of pod1 that reach node2's private port, and the port beside it" "0 3" \
-        "$(nft_in node2 -j list chain ip guarded seen | jq -r '[.. | .counter? | select(.packets).packets] | join(" ")')"
+        "$(nft_in node2 list chain ip guarded seen | sed -n 's/.*counter packets \([0-9]*\).*/\1/p' | paste -sd ' ')"
     nft_in node2 "delete table ip guarded"
 }
 
@@ -114,7 +123,8 @@ carries() {
     sent=$(kernel_path_flow node1 outbound sent)
     delivered=$(kernel_path_flow node1 inbound delivered)
     a_while pod1 In 100
-    [ "$(kernel_path_flow node1 outbound sent)" -ge $((sent + 100)) ] && [ "$(kernel_path_flow node1 inbound delivered)" -ge $((delivered + 100)) ]
+    more_than $((sent + 99)) kernel_path_flow node1 outbound sent &&
+        more_than $((delivered + 99)) kernel_path_flow node1 inbound delivered
 }
 
 ends_and_starts() {
@@ -125,7 +135,7 @@ ends_and_starts() {
     is_pinned node1 || fail "programs and tables are not pinned"
     kill_agent node1
     tartan node1 cleanup >"$SCRATCH/cleanup" || fail "tartan cleanup ended with code $?: $(cat "$SCRATCH/cleanup")"
-    grep -q 'removed programs and tables in .*/sys/fs/bpf/tartan' "$SCRATCH/cleanup" || fail "cleanup does not tell: $(cat "$SCRATCH/cleanup")"
+    grep -q 'removed programs and tables in .*/sys/fs/bpf/tartan' "$SCRATCH/cleanup" || fail "$(cat "$SCRATCH/cleanup")"
     nothing_left node1 "after tartan cleanup"
     equal "queueing discipline at eth0 after tartan cleanup" "" "$(in_ns node1 tc qdisc show dev eth0 | grep clsact)"
     write_mode node1 off

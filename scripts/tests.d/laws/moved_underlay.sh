@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The underlay changes under a running node. Its address moves in the list of nodes: the agent follows without a restart, a TCP connection
-# lives on, and nothing passes at the old address. With --full also: an interface that is deleted and made
-# again, or down, or without its address, where drops have a name; another MTU, which device, subnet.env and new pods follow; and another
-# subnet: nothing from the old pods or to them is delivered. (agent/tests/service/moved.rs and last_good.rs have the rest.)
+# The underlay changes under a running node. Its address moves in the list of nodes: the agent follows without a
+# restart, a TCP connection lives on, and nothing passes at the old address. With --full also: an interface that is
+# deleted and made again, or down, or without its address, where drops have a name; another MTU, which device,
+# subnet.env and new pods follow; and another subnet: nothing from the old pods or to them is delivered.
+# (agent/tests/service/moved.rs and last_good.rs have the rest.)
 #
 #   pod1 ── node1, whose address moves ══ underlay ══ node2 ── pod3
 #                                             ╚══════ node3 ── pod5: its list of nodes stays the old one
@@ -126,13 +127,11 @@ silent() {
 }
 
 talks() {
-    in_ns "$1" ping -n -q -c 5 -i 0.02 -W 2 "${@:2}" >"$SCRATCH/talk" || fail "$1 does not reach $2: $(tail -n 3 "$SCRATCH/talk")"
+    in_ns "$1" ping -n -q -c 5 -i 0.02 -W 2 "${@:2}" >"$SCRATCH/talk" || fail "$1 does not reach $2"
 }
 
 # move FROM TO: by the lists of node1 and node2.
 move() {
-    # Without this the kernel takes the second address of a subnet away with the first.
-    ip netns exec "$NODE1" sysctl -q -w net.ipv4.conf.all.promote_secondaries=1
     addresses add "$2"
     begin "the address moves from $1 to $2"
     tell_move node1 "$1" "$2"
@@ -157,9 +156,10 @@ the_old_address_is_refused() {
     addresses delete 0
 }
 
-# The cable of node1, as scripts/lab lays it.
+# The cable of node1, as scripts/lab lays it. With its MAC of before: peers do not ask for that of an address that they
+# know.
 cable() {
-    ip -n "$PREFIX-net" link add node1 mtu 1500 type veth peer name eth0 mtu 1500 netns "$NODE1"
+    ip -n "$PREFIX-net" link add node1 mtu 1500 type veth peer name eth0 mtu 1500 address "$MAC" netns "$NODE1"
     ip -n "$PREFIX-net" link set node1 master br0 up
     addresses add 1
     ip -n "$NODE1" link set eth0 up
@@ -168,7 +168,8 @@ cable() {
     if [ "$UNDERLAY" = wire ]; then quiet_ethtool "$NODE1" eth0 gro on; fi
 }
 
-# gone WHAT WORD CMD...: the command takes the underlay away. The status says so, and packets of pods are dropped by name.
+# gone WHAT WORD CMD...: the command takes the underlay away. The status says so, and packets of pods are dropped by
+# name.
 gone() {
     local refused
     say "$1"
@@ -256,9 +257,9 @@ another_subnet() {
 # forge_to POD COUNT: pod3 speaks to it by way of node1, whatever the tables of node2 say.
 forge_to() {
     jq -nc --arg to "$(underlay "$CARRIER" 0)" --arg source "$POD3" --arg destination "$1" --argjson count "$2" \
-        --arg from "$(vtep_mac_of node2 "$FAMILY")" \
-        --arg mac "$(agent_json node2 peers | jq -r '.peers[] | select(.name == "node1") | .vtep_mac')" \
-        '{$to, formats: ["vxlan"], $count, $source, $destination, port: 7000, source_mac: $from, destination_mac: $mac}' |
+        --arg source_mac "$(vtep_mac_of node2 "$FAMILY")" \
+        --arg destination_mac "$(agent_json node2 peers | jq -r '.peers[] | select(.name == "node1") | .vtep_mac')" \
+        '$ARGS.named + {formats: ["vxlan"], port: 7000}' |
         in_ns node2 python3 "$TOOLS/forge.py"
 }
 
@@ -266,7 +267,11 @@ forge_to() {
 [ "${TARTAN_PROBE:-}" = false ] || agents_with TARTAN_PROBE=false
 OVERHEAD=$((1500 - $(mtu_of node1 tartan0)))
 SERVICE=$(service_pid node1)
-undo ip netns exec "$NODE1" sysctl -q -w "net.ipv4.conf.all.promote_secondaries=$(in_ns node1 cat /proc/sys/net/ipv4/conf/all/promote_secondaries)"
+MAC=$(in_ns node1 cat /sys/class/net/eth0/address)
+PROMOTE=net.ipv4.conf.all.promote_secondaries
+undo in_ns node1 sysctl -q -w "$PROMOTE=$(in_ns node1 sysctl -n "$PROMOTE")"
+# Without this the kernel takes the second address of a subnet away with the first.
+in_ns node1 sysctl -q -w "$PROMOTE=1"
 serve pod3
 transfer pod1 pod3 5003 $((1 << 40)) "$BULK_RATE"
 talk pod1 pod3

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The kernel path of single nodes: its mode, its programs, its flows, and steady datagrams (steady.py) that are judged by number.
-# Sourced after law.sh or test_case.sh.
+# The kernel path of single nodes: its mode, its programs, its flows, and steady datagrams (steady.py) that are judged
+# by number. Sourced after law.sh or test_case.sh.
 
 # Datagrams a second.
 RATE=${RATE:-500}
@@ -9,8 +9,8 @@ FAMILY=${FAMILY:-4}
 # shellcheck disable=SC2034 # The laws use them.
 FORMAT_PORT=8472 PRIVATE_PORT=18472
 
-# by_configuration NODE MODE: starts the node's agent anew, with the mode in its configuration in the place of the command line; the
-# law's end undoes it.
+# by_configuration NODE MODE: starts the node's agent anew, with the mode in its configuration in the place of the
+# command line; the law's end undoes it.
 by_configuration() {
     undo start_again "$1"
     undo rm -rf "$LAB_STATE/$1/etc/tartan/tartan.toml"
@@ -28,7 +28,8 @@ write_mode() {
     echo "kernel-path = \"$2\"" >"$LAB_STATE/$1/etc/tartan/tartan.toml"
 }
 
-# set_mode NODE MODE: by its configuration, which a signal has the service read. Waits until the kernel path is in use or not.
+# set_mode NODE MODE: by its configuration, which a signal has the service read. Waits until the kernel path is in use
+# or not.
 set_mode() {
     local restarts in_use=true
     if [ "$2" = off ]; then in_use=false; fi
@@ -44,9 +45,22 @@ status_has() {
     agent_json "$1" status | jq -e "$2"
 }
 
-# in_user_space NODE PEER: why NODE's programs do not send to it; nothing where they do. In etcd a node has another name.
+# in_user_space NODE PEER: why NODE's programs do not send to it; nothing where they do. In etcd a node has another
+# name.
 in_user_space() {
-    agent_json "$1" peers | jq -r --arg address "$(underlay_of "$2" 4)" '.peers[] | select(.public_ip == $address).user_space // empty'
+    agent_json "$1" peers | jq -r --arg address "$(underlay_of "$2" 4)" \
+        '.peers[] | select(.public_ip == $address).user_space // empty'
+}
+
+# choose_far: the pod that pod1 talks to, FAR, and the nodes that have flows, SIDES. A node of Tartan's that user space
+# sends to has none: the kernel's is in its place.
+choose_far() {
+    # shellcheck disable=SC2034 # The laws use them.
+    FROM=pod1 FAR=pod3 SIDES=(node1 node2)
+    if [ -n "$(in_user_space node1 node2)" ]; then
+        FAR=pod5
+        SIDES=(node1)
+    fi
 }
 
 programs_send() {
@@ -58,7 +72,8 @@ restarted() {
     [ "$(service_pid "$1")" != "$2" ] && kernel_path_in_use "$1"
 }
 
-# kill_agent NODE [keeper]: keeper and service at once, or the keeper alone, of which the service learns. Both have ended then.
+# kill_agent NODE [keeper]: keeper and service at once, or the keeper alone, of which the service learns. Both have
+# ended then.
 kill_agent() {
     local keeper service
     keeper=$(cat "$LAB_STATE/$1/pid")
@@ -98,8 +113,8 @@ nothing_left() {
     if is_pinned "$1"; then fail "programs and tables are pinned $2"; fi
 }
 
-# take_port NODE PORT: another process has the UDP port from the moment that it is free; its process id is in TAKER, and the file
-# `taken` says when it has it. With a real-time priority, so that no other is first.
+# take_port NODE PORT: another process has the UDP port from the moment that it is free; its process id is in TAKER, and
+# the file `taken` says when it has it. With a real-time priority, so that no other is first.
 take_port() {
     start_in "$1" chrt --fifo 10 python3 "$TOOLS/take_port.py" "$2" >"$SCRATCH/taken"
     # shellcheck disable=SC2034 # The laws use it.
@@ -127,13 +142,18 @@ more_than() {
     [ "$("${@:2}")" -gt "$1" ]
 }
 
+# at_least WHAT LEAST FOUND
+at_least() {
+    if [ "$3" -ge "$2" ]; then say "$1: $3 (at least $2)"; else fail "$1: at least $2 expected, found $3"; fi
+}
+
 # nft NODE LINE...
 nft_in() {
     ip netns exec "$PREFIX-$1" nft "${@:2}"
 }
 
-# watch_stack NODE: counts what the host's stack forwards between pods (`pods`) and of translated connections (`translated`), apart
-# from everything else; until the law's end.
+# watch_stack NODE: counts what the host's stack forwards between pods (`pods`) and of translated connections
+# (`translated`), apart from everything else; until the law's end.
 watch_stack() {
     local which=
     # There user space carries super-packets of TCP.
@@ -145,12 +165,15 @@ watch_stack() {
     undo nft_in "$1" delete table ip watch
 }
 
-# watched NODE [NAME]: steady datagrams so far. Of those that were gathered the counter has one packet, and one header of 28 bytes.
+# watched NODE [NAME]: steady datagrams so far. Of those that were gathered the counter has one packet, and one header
+# of 28 bytes.
 watched() {
-    nft_in "$1" -j list counter ip watch "${2:-pods}" | jq '.nftables[].counter | values | (.bytes - 28 * .packets) / 200 | floor'
+    nft_in "$1" -j list counter ip watch "${2:-pods}" |
+        jq '.nftables[].counter | values | (.bytes - 28 * .packets) / 200 | floor'
 }
 
-# serve POD [NAME [PORT]]: the receiver of steady datagrams, whose report is the file `served`, or NAME; its process id is in SERVER.
+# serve POD [NAME [PORT]]: the receiver of steady datagrams, whose report is the file `served`, or NAME; its process id
+# is in SERVER.
 serve() {
     start_in "$1" python3 "$TOOLS/steady.py" serve "$(address_of "$1" "$FAMILY")" "${3:-9000}" >"$SCRATCH/${2:-served}"
     # shellcheck disable=SC2034 # The laws use it.
@@ -158,12 +181,12 @@ serve() {
     until_true 5 "$1 serves" is_bound "$1" udp "${3:-9000}"
 }
 
-# talk POD POD|ADDRESS [NAME PORT PORT [OPTION...]]: RATE steady datagrams a second from one port to the other, and the report in the
-# file `sent`, or NAME; the sender's process id is in SENDER.
+# talk POD POD|ADDRESS [NAME PORT PORT [OPTION...]]: RATE steady datagrams a second from one port to the other, and the
+# report in the file `sent`, or NAME; the sender's process id is in SENDER.
 talk() {
     local to=$2
     if [[ $to == pod* ]]; then to=$(address_of "$to" "$FAMILY"); fi
-    start_in "$1" python3 "$TOOLS/steady.py" send "$(address_of "$1" "$FAMILY")" "${4:-9001}" "$to" "${5:-9000}" "$RATE" "${@:6}" \
+    start_in "$1" python3 "$TOOLS/steady.py" send '' "${4:-9001}" "$to" "${5:-9000}" "$RATE" "${@:6}" \
         >"$SCRATCH/${3:-sent}"
     # shellcheck disable=SC2034 # The laws use it.
     SENDER=$PID
@@ -189,8 +212,8 @@ a_while() {
         more_than $(($(udp "$1" "${2:-Out}") + ${3:-RATE / 4} - 1)) udp "$1" "${2:-Out}"
 }
 
-# missing FILE [FROM TO]: how many numbers of a report have no answer, or did not come; those between two of its marks, from 1, or of
-# those that are given as =NUMBER.
+# missing FILE [FROM TO]: how many numbers of a report have no answer, or did not come; those between two of its marks,
+# from 1, or of those that are given as =NUMBER.
 missing() {
     local from=0 to=1000000000
     if [ $# -gt 1 ]; then
@@ -220,8 +243,8 @@ is_short() {
 # cni_in NODE VERB POD ARGUMENTS
 cni_in() {
     printf '{ "cniVersion": "1.0.0", "name": "tartan", "type": "tartan-cni", "root": "%s" }\n' "$LAB_STATE/$1" |
-        ip netns exec "$PREFIX-$1" env CNI_COMMAND="$2" CNI_CONTAINERID="$PREFIX-$3" CNI_NETNS="/var/run/netns/$PREFIX-$3" \
-            CNI_IFNAME=eth0 CNI_PATH="$BIN" CNI_ARGS="IgnoreUnknown=1;$4" "$BIN/tartan-cni" >"$SCRATCH/cni" ||
+        ip netns exec "$PREFIX-$1" env CNI_COMMAND="$2" CNI_CONTAINERID="$PREFIX-$3" CNI_IFNAME=eth0 CNI_PATH="$BIN" \
+            CNI_NETNS="/var/run/netns/$PREFIX-$3" CNI_ARGS="IgnoreUnknown=1;$4" "$BIN/tartan-cni" >"$SCRATCH/cni" ||
         fail "CNI $2 of $3: $(cat "$SCRATCH/cni")"
 }
 

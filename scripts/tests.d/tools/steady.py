@@ -13,9 +13,9 @@
                                          marks NUMBER...     the number that was next, at each SIGUSR1
                                          hole FIRST LENGTH   so many in a row, from FIRST on, had no answer: a line each
 
-`own-ports` sends each from a port of its own: to a firewall each is a new flow. With `options` they have IP options, and no
-program of the kernel path carries them. SOURCE may be '', any. An answer has PATIENCE seconds (2) from the answer before it,
-once all is sent. SIGUSR1 tells the moment of an event by a number, which a busy machine does not move.
+`own-ports` sends each from a port of its own: to a firewall each is a new flow. With `options` they have IP options, and
+no program of the kernel path carries them. SOURCE may be '', any. Once all is sent, an answer has PATIENCE seconds from
+the one before it (2). SIGUSR1 tells the moment of an event by a number, which a busy machine does not move.
 
 SO_RCVBUFFORCE needs root: a buffer within the usual limit overflows while a process waits half a second for a core.
 """
@@ -135,7 +135,7 @@ class Sender:
 
     def read(self):
         quiet = time.monotonic()
-        while not (self.is_done and (len(self.answers.numbers) == self.sent or time.monotonic() - quiet > self.patience)):
+        while not self.is_done or len(self.answers.numbers) < self.sent and time.monotonic() - quiet <= self.patience:
             for ready, _ in self.waiting.poll(0.1):
                 try:
                     number = int.from_bytes(self.clients[ready].recv(2048)[:8])
