@@ -86,15 +86,6 @@ table inet fragments {
 RULES
 }
 
-# The paths that kernels learned are remembered for ten minutes.
-forget_paths() {
-    local name
-    for name in pod1 pod3 node1 node2; do
-        ip -n "$PREFIX-$name" route flush cache
-        ip -n "$PREFIX-$name" -6 route flush cache
-    done
-}
-
 # steps NODE: runs the steps of the input, of which NODE is the one that counts.
 steps() {
     python3 "$TOOLS/datagrams.py" "$1" || fail "the steps of IPv$FAMILY at $1"
@@ -105,15 +96,13 @@ step() {
     echo "$1 to ${6:-$2}, $3 bytes of IPv$FAMILY|${SENDER[$1]}|$2|$3|$4|$5|$6|$7|${8:-}"
 }
 
-# path_mtu NODE: what the node knows of the paths that packets of the family take to the nodes, itself excepted.
-path_mtu() {
-    local field=path_mtu
-    if [ "$OUTSIDE$FAMILY" = dual6 ]; then field=path_mtu_v6; fi
-    agent_json "$1" peers | jq -r --arg field "$field" '.peers | sort_by(.name) | map(.[$field]) | join(" ")'
+# paths NODE OTHER: what the node knows of the paths to the other and to node3.
+paths() {
+    echo "$(path_mtu "$1" "$2" "$FAMILY") $(path_mtu "$1" node3 "$FAMILY")"
 }
 
 knows_path() {
-    [ "$(path_mtu "$1")" = "$NARROW $WIDE" ]
+    [ "$(paths node1 node2)" = "$NARROW $WIDE" ]
 }
 
 # The first two datagrams over an unknown path are lost at the router, whose second report confirms the first. The next
@@ -124,7 +113,7 @@ unknown_path() {
         step "a pod" "$FAR" "$LARGE" 2 cut "" '{"received":4,"sent":4}' | steps node1
         KNOWN[$CARRIER]=1
     fi
-    until_true 5 "node1 learns of the path" knows_path node1
+    until_true 5 "node1 learns of the path" knows_path
     {
         [ "$FAMILY" = 4 ] || step "a pod" "$FAR" "$LARGE" 1 cut "" "{\"TooBig\":1,\"sent\":1,${ANSWERED/:1/:2}}" \
             "$TOO_BIG mtu $NARROW_MTU from $TUNNEL"
@@ -135,7 +124,7 @@ unknown_path() {
 # learns FROM TO: TCP of pods that do not know the path. node1 does by now, and node2 by the loss of the first large
 # segments.
 learns() {
-    forget_paths
+    forget_paths pod1 pod3
     transfer "$1" "$2" "$FAMILY" "$BULK"
     equal "path MTU that $1 learned" "$NARROW_MTU" \
         "$(ip -n "$PREFIX-$1" -j "-$FAMILY" route get "$(address_of "$2" "$FAMILY")" | jq '.[0].metrics[0].mtu // 0')"
@@ -167,13 +156,13 @@ prove() {
     unknown_path
     learns pod1 pod3
     learns pod3 pod1
-    equal "path MTU of node1 and node2" "$NARROW $WIDE $NARROW $WIDE" "$(path_mtu node1) $(path_mtu node2)"
+    equal "path MTU of node1 and node2" "$NARROW $WIDE $NARROW $WIDE" "$(paths node1 node2) $(paths node2 node1)"
     of_all_senders | steps node1
     step "a far pod" "$NEAR" "$LARGE" 1 cut pod1 "$PIECES" | steps node2
 }
 
 undo restart_agents
-undo forget_paths
+undo forget_paths pod1 pod3 node1 node2
 undo narrow_path delete 0
 narrow_path add 1
 count_fragments

@@ -19,13 +19,6 @@ errors_in() {
     in_ns node1 nstat -asz "$counter" | awk '/^Icmp/ { print $2 }'
 }
 
-# path_mtu FAMILY: what node1 knows of the path to node2's address of a family.
-path_mtu() {
-    local field=path_mtu
-    if [ "$OUTSIDE$1" = dual6 ]; then field=path_mtu_v6; fi
-    agent_json node1 peers | jq ".peers[] | select(.subnets[0] | test(\"244[.:]2[.:]\")) | .$field"
-}
-
 # What the node dropped of a pod's.
 from_pods() {
     agent_json node1 drops | jq '[.kernel[] | select(.counter == "forged_encapsulation").count] | add // 0'
@@ -67,7 +60,7 @@ prove() {
     sent=$(forge pod1 "$inner" "$outer" "$mtus")
     until_true 5 "$sent from a pod are counted" is $((dropped + sent)) from_pods || true
     equal "errors of IPv$outer that node1's kernel took" "$before" "$(errors_in "$outer")"
-    equal "path MTU to node2 over IPv$outer" "$WIDE" "$(path_mtu "$outer")"
+    equal "path MTU to node2 over IPv$outer" "$WIDE" "$(path_mtu node1 node2 "$outer")"
 }
 
 for FAMILY in "${FAMILIES[@]}"; do prove "$FAMILY"; done
