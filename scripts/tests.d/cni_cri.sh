@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# containerd's CRI, which a kubelet speaks, on two nodes: sandboxes of both families reach each other whole, also over a
-# kill of containerd; they are stopped twice and removed, as a kubelet does, and nothing is left. Debian's portmap,
-# bandwidth, tuning and firewall chained behind us find in our result what they need, work on our interfaces, and take it
-# back before we take them. A sandbox that cannot have a network says why, and nothing is left of it.
+# containerd's CRI, which a kubelet speaks, on two nodes: sandboxes of both families reach each other whole, also over
+# a kill of containerd; they are stopped twice and removed, as a kubelet does, and nothing is left. Debian's portmap,
+# bandwidth, tuning and firewall chained behind us find in our result what they need, work on our interfaces, and take
+# it back before we take them. A sandbox that cannot have a network says why, and nothing is left of it.
 #
 #   pod1, pod3 ── node1 tartan ══ underlay ══ tartan node2 ── pod2
 #

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `ctr run --cni` of containerd on two nodes: containers of both families reach each other whole. One that ends by itself,
-# or is killed, is taken away; a detached one is not, nor one whose `ctr` is killed: no program calls DEL for it, and the
-# agent has to see by itself that it is gone, while a living one is left alone.
+# `ctr run --cni` of containerd on two nodes: containers of both families reach each other whole. One that ends by
+# itself, or is killed, is taken away; a detached one is not, nor one whose `ctr` is killed: no program calls DEL for
+# it, and the agent has to see by itself that it is gone, while a living one is left alone.
 #
 #   web1, web3, once ── node1 tartan ══ underlay ══ tartan node2 ── web2
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# On one node a pod on the bridge of the stock plugin and a pod of tartan-cni reach each other, both ways, with no drop: the
-# node answers on the bridge for its pods. It reports that it is mixed, and the bridge's prefix and address.
+# On one node a pod on the bridge of the stock plugin and a pod of tartan-cni reach each other, both ways, with no
+# drop: the node answers on the bridge for its pods. It reports that it is mixed, and the bridge's prefix and address.
 # labs: inside=v4 format=vxlan third=kernel-vxlan
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"

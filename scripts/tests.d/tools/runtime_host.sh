@@ -21,7 +21,7 @@ done
 mount -t tmpfs -o mode=711 runtime-host "$BASE"
 mkdir -p "$BASE/run" "$BASE/rootfs"/{bin,proc,sys,dev,tmp,etc,run,root}
 cp "$(command -v busybox)" "$BASE/rootfs/bin/busybox"
-for name in sh ip ping sleep cat ls nc httpd wget true; do ln -s busybox "$BASE/rootfs/bin/$name"; done
+for name in sh ip ping sleep true; do ln -s busybox "$BASE/rootfs/bin/$name"; done
 # Readable as on the machine; what is written there stays in BASE.
 for directory in /etc /opt /var/lib; do
     mkdir -p "$BASE$directory"/{upper,work}

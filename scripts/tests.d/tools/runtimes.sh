@@ -136,15 +136,16 @@ reaches() {
     equal "ping $1 to $2" "5 received" "$(in_pod "$1" python3 "$TOOLS/pings.py" "$2" 5 0.02 3)"
 }
 
-# transfer FROM TO ADDRESS [PORT]: what one pod sends arrives at another whole, to an address of its own, or one of IPv4
-# that leads there.
+# transfer FROM TO ADDRESS [PORT]: what a pod or node sends arrives in a pod whole, to an address of its own, or one of
+# IPv4 that leads there.
 transfer() {
-    local arrives receiver sent
+    local arrives receiver sent from=in_pod
+    [ -n "${POD_NODE[$1]:-}" ] || from=in_ns
     arrives=$(pod_address "$2")
     [[ $3 != *:* ]] || arrives=$3
     in_pod "$2" python3 "$TOOLS/bulk.py" receive "$arrives" 5003 >"$SCRATCH/received" &
     receiver=$!
-    sent=$(in_pod "$1" python3 "$TOOLS/bulk.py" send "$3" "${4:-5003}" "$BYTES") || fail "sending from $1 to $3"
+    sent=$("$from" "$1" python3 "$TOOLS/bulk.py" send "$3" "${4:-5003}" "$BYTES") || fail "sending from $1 to $3"
     wait "$receiver" || fail "receiving at $2"
     equal "bytes from $1 to $3" "$BYTES" "${sent%% *}"
     equal "bytes and sha256 at $2" "$sent" "$(cat "$SCRATCH/received")"
@@ -174,7 +175,7 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 runtime = "runc"
 TOML
-    printf '[storage]\ndriver = "vfs"\ngraphroot = "%s"\nrunroot = "%s"\n' "$SCRATCH/$1/podman" /run/containers/storage |
+    printf '[storage]\ndriver = "vfs"\ngraphroot = "%s"\nrunroot = "/run/containers/storage"\n' "$SCRATCH/$1/podman" |
         write_on "$1" /etc/containers/storage.conf
 }
 
