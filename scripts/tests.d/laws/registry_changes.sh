@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What changes in the registry is followed, by daemons that are not started anew and lose no datagram between other nodes. A node
-# joins, and what it writes is flannel's to the byte; its record is deleted, or its lease ends, and is written again with the
-# same subnet; it moves to another address and back; its service is killed and its agent stopped, and neither withdraws or writes
-# anything; it leaves. A node of flannel gets another MAC.
+# joins; its record is deleted, or its lease ends, and is written again with the same subnet; it moves to another address and
+# back; its service is killed and its agent stopped, and neither withdraws or writes anything; it leaves. A node of flannel
+# gets another MAC.
 # labs: registry=etcd|kubernetes third=kernel-vxlan
 # last: a node joins and leaves
 # shellcheck source=scripts/tests.d/tools/law.sh
@@ -37,38 +37,13 @@ joins() {
         until_true "$FOLLOWED_WITHIN" "the new pod reaches the kernel node's, IPv$family" \
             in_ns $POD ping -q -c 1 -W 1 "$(address_of pod5 "$family")"
     done
-    same "what node$NEW has written" "$(flannels_record "$(record_of $NEW | jq -r .mac4)")" "$(written value)"
 }
 
-# What flanneld writes of a node with the address of node4 and this MAC: flannel's pkg/lease/lease.go, and pkg/subnet/kube.
-flannels_record() {
-    local data six=null four=192.0.2.$NEW public=2001:db8:192::$NEW lines
-    data=$(printf '{"VNI":1,"VtepMAC":"%s"}' "$1")
-    [ "$INSIDE" = v4 ] || six="\"$public\""
-    case $REGISTRY-$INSIDE in
-    etcd-*)
-        printf '{"PublicIP":"%s","PublicIPv6":%s,"BackendType":"vxlan","BackendData":%s' "$four" "$six" "$data"
-        [ "$INSIDE" = v4 ] || printf ',"BackendV6Data":%s' "$data"
-        printf '}\n'
-        ;;
-    kubernetes-*)
-        lines=("backend-data $data" 'backend-type vxlan' 'kube-subnet-manager true' "public-ip $four")
-        [ "$INSIDE" = v4 ] || lines+=("backend-v6-data $data" "public-ipv6 $public")
-        printf '%s\n' "${lines[@]}" | sort
-        ;;
-    esac
-}
-
-# written value|all: what is in the registry of node4, or also when it was changed.
+# What is in the registry of node4, and when it was changed.
 written() {
-    case $REGISTRY-$1 in
-    etcd-value) etcdctl get "$(key_of $NEW)" --print-value-only ;;
-    etcd-all) etcdctl get "$(key_of $NEW)" -w json | jq -c '.kvs[0]' ;;
-    kubernetes-value)
-        kube list | jq -r --arg node node$NEW '.items[] | select(.metadata.name == $node) | .metadata.annotations | to_entries[]
-            | select(.key | startswith("flannel.alpha.coreos.com/")) | "\(.key | split("/")[1]) \(.value)"' | sort
-        ;;
-    kubernetes-all) kube list | jq -c --arg node node$NEW '.items[] | select(.metadata.name == $node) | [.metadata, .status]' ;;
+    case $REGISTRY in
+    etcd) etcdctl get "$(key_of $NEW)" -w json | jq -c '.kvs[0]' ;;
+    kubernetes) kube list | jq -c --arg node node$NEW '.items[] | select(.metadata.name == $node) | [.metadata, .status]' ;;
     esac
 }
 
@@ -117,13 +92,13 @@ gets_mac() {
     reached pod5
 }
 
-# is_the_same AFTER WHICH: what the registry holds of node4 is what it was, once its agent has read the registry.
+# is_the_same AFTER CMD...: what the command prints of node4 is what it was, once its agent has read the registry.
 is_the_same() {
     registry write 99
     until_true 5 "node$NEW follows the registry after $1" knows node$NEW 99
     registry delete 99
     reached $POD
-    same "what the registry holds of node$NEW after $1" "$BEFORE" "$(written "$2")"
+    same "what the registry holds of node$NEW after $1" "$BEFORE" "$("${@:2}")"
 }
 
 another_service() {
@@ -132,17 +107,17 @@ another_service() {
 
 ends() {
     local pid
-    BEFORE=$(written all)
+    BEFORE=$(written)
     [ "$REGISTRY" != kubernetes ] || grep -q '"type":"NetworkUnavailable"' <<<"$BEFORE" || fail "no condition of node$NEW: $BEFORE"
     pid=$(service_pid node$NEW)
     kill -KILL "$pid"
     until_true 5 "another service on node$NEW" another_service "$pid"
-    is_the_same "a kill" all
-    BEFORE=$(written value)
+    is_the_same "a kill" written
+    BEFORE=$(record_of $NEW)
     lab stop node$NEW
-    same "what the registry holds of node$NEW after a stop" "$BEFORE" "$(written value)"
+    same "what the registry holds of node$NEW after a stop" "$BEFORE" "$(record_of $NEW)"
     lab start node$NEW
-    is_the_same "a start" value
+    is_the_same "a start" record_of $NEW
 }
 
 leaves() {

@@ -91,14 +91,3 @@ none_lost() {
     done
     STEADY=()
 }
-
-# For a test with a lab of its own: brings it up, and notes its agents, which `same_daemons` compares.
-registry_lab() {
-    lab_up --nodes 3 --registry "$REGISTRY" --inside "$INSIDE" --outside "$INSIDE" "$@"
-    no_findings
-    AGENTS_BEFORE=$(agents node1 node2)
-}
-
-same_daemons() {
-    same "daemons and addresses of node1 and node2" "$AGENTS_BEFORE" "$(agents node1 node2)"
-}
