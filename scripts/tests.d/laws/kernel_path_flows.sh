@@ -51,7 +51,7 @@ installed() {
 
 # One direction is known to connection tracking by the Service's address alone.
 refused_either() {
-    echo $(($(refused node1 translated) + $(refused node1 no-connection)))
+    echo $(($(flows node1 refused translated) + $(flows node1 refused no-connection)))
 }
 
 translated() {
@@ -92,7 +92,7 @@ changes() {
     local change cause command back
     local -A before due=()
     for change in "${CHANGES[@]}"; do due[${change%%|*}]=0; done
-    for cause in "${!due[@]}"; do before[$cause]=$(revoked node1 "$cause"); done
+    for cause in "${!due[@]}"; do before[$cause]=$(flows node1 revoked "$cause"); done
     for change in "${CHANGES[@]}"; do
         IFS='|' read -r cause command back <<<"${change//FAR_NODE/$(underlay_of "$FAR_NODE" 4)}"
         due[$cause]=$((due[$cause] + 2))
@@ -103,7 +103,8 @@ changes() {
         until_true 10 "it leaves the stack out again" is_short "${SIDES[@]}"
     done
     for cause in "${!due[@]}"; do
-        at_least "changes ($cause) that revoked flows" "${due[$cause]}" $(($(revoked node1 "$cause") - before[$cause]))
+        change=$(($(flows node1 revoked "$cause") - before[$cause]))
+        at_least "changes ($cause) that revoked flows" "${due[$cause]}" "$change"
     done
 }
 
@@ -112,10 +113,10 @@ drops() {
     local before
     nft_in "$1" "add table ip turn; add chain ip turn forward { type filter hook forward priority 0; }"
     until_true 10 "the flow leaves the stack of $1 out" is_short "${SIDES[@]}"
-    before=$(revoked "$1" rules)
+    before=$(flows "$1" revoked rules)
     nft_in "$1" add rule ip turn forward ip daddr "$(address_of "$FAR" 4)" udp dport 9000 drop
     mark "$SENDER"
-    until_true 2 "flows of $1 are revoked for the rule" more_than "$before" revoked "$1" rules
+    until_true 2 "flows of $1 are revoked for the rule" more_than "$before" flows "$1" revoked rules
     mark "$SENDER"
     a_while pod1
     mark "$SENDER"

@@ -9,15 +9,6 @@ FAMILY=${FAMILY:-4}
 # shellcheck disable=SC2034 # The laws use them.
 FORMAT_PORT=8472 PRIVATE_PORT=18472
 
-# by_configuration NODE MODE: starts the node's agent anew, with the mode in its configuration in the place of the
-# command line; the law's end undoes it.
-by_configuration() {
-    undo start_again "$1"
-    undo rm -rf "$LAB_STATE/$1/etc/tartan/tartan.toml"
-    write_mode "$1" "$2"
-    start_again "$1"
-}
-
 start_again() {
     lab stop "$1"
     lab start "$1"
@@ -116,26 +107,31 @@ nothing_left() {
 # take_port NODE PORT: another process has the UDP port from the moment that it is free; its process id is in TAKER, and
 # the file `taken` says when it has it. With a real-time priority, so that no other is first.
 take_port() {
-    start_in "$1" chrt --fifo 10 python3 "$TOOLS/take_port.py" "$2" >"$SCRATCH/taken"
+    start_in "$1" chrt --fifo 10 python3 -c "$TAKE" "$2" >"$SCRATCH/taken"
     # shellcheck disable=SC2034 # The laws use it.
     TAKER=$PID
 }
+
+TAKE='
+import socket, sys, time
+taker = socket.socket(type=socket.SOCK_DGRAM)
+while True:
+    try:
+        taker.bind(("0.0.0.0", int(sys.argv[1])))
+        break
+    except OSError:
+        time.sleep(0.0002)
+print("taken", flush=True)
+time.sleep(600)'
 
 is_taken() {
     grep -q taken "$SCRATCH/taken"
 }
 
-# flows NODE FIELD: a count of the flow thread. refused NODE REASON, revoked NODE CAUSE: of its lists.
+# flows NODE FIELD: a count of the flow thread. flows NODE refused|revoked NAME: of its lists, for a reason or a cause.
 flows() {
-    agent_json "$1" status | jq ".kernel_path.flows.$2 // 0"
-}
-
-refused() {
-    agent_json "$1" status | jq "[.kernel_path.flows.refused[] | select(.reason == \"$2\").count] | add // 0"
-}
-
-revoked() {
-    agent_json "$1" status | jq "[.kernel_path.flows.revoked[] | select(.cause == \"$2\").count] | add // 0"
+    agent_json "$1" status | jq --arg name "${3:-}" ".kernel_path.flows.$2 // 0 |
+        if type == \"array\" then map(select((.reason // .cause) == \$name).count) | add // 0 else . end"
 }
 
 more_than() {
