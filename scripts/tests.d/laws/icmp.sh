@@ -101,8 +101,11 @@ paths() {
     echo "$(path_mtu "$1" "$2" "$FAMILY") $(path_mtu "$1" node3 "$FAMILY")"
 }
 
+# Reports that a busy machine delivers too late are not believed: those of a ping may be.
 knows_path() {
-    [ "$(paths node1 node2)" = "$NARROW $WIDE" ]
+    [ "$(paths node1 node2)" != "$NARROW $WIDE" ] || return 0
+    in_ns pod1 ping -c 1 -W 1 -M "dont" -s "$LARGE" "$FAR" || true
+    return 1
 }
 
 # The first two datagrams over an unknown path are lost at the router, whose second report confirms the first. The next
@@ -114,6 +117,7 @@ unknown_path() {
         KNOWN[$CARRIER]=1
     fi
     until_true 5 "node1 learns of the path" knows_path
+    forget_paths pod1
     {
         [ "$FAMILY" = 4 ] || step "a pod" "$FAR" "$LARGE" 1 cut "" "{\"TooBig\":1,\"sent\":1,${ANSWERED/:1/:2}}" \
             "$TOO_BIG mtu $NARROW_MTU from $TUNNEL"

@@ -1,12 +1,10 @@
 """Which worker carries each flow between pod1 on node1 and pod3 on node2, in each direction, told by the workers'
-counters alone.
+counters alone: while a flow sends and nothing else does, one worker's counter may move, and no other.
 
     affinity.py ADDRESS1 ADDRESS3 IDLE PING_PONGS ONE_WAYS STREAMS
 
-Three turns: in a turn UDP flows go in groups, and each flow of a group sends another power of two of packets: the sum
-that a worker counts then says which flows it carried. The powers are dealt anew in every turn. TCP flows and answers
-go one by one: one worker's counter may move, and no other. IDLE workers of each seat are to carry no flow. Both ends
-of every flow are here.
+Three turns, one flow after another; between two turns all flows send at once. PING_PONGS and ONE_WAYS are UDP, of which
+the latter are answered once in a turn. IDLE workers of each seat are to carry no flow. Both ends of every flow are here.
 """
 
 import random
@@ -17,12 +15,13 @@ import time
 from packets import family
 from spaces import PATIENCE, Findings, inside, workers
 
-GROUP, TURNS = 8, 3
-# Of each flow between two turns.
+TURNS = 3
+# Of each flow between two turns; bytes of a TCP flow at a time.
 ROUNDS, CHUNK = 20, 1 << 14
+# Packets of a flow of one direction before it is answered.
+ONE_WAY = 10
 # Time in which delayed acknowledgments go.
 REST = 0.06
-RANDOM = random.Random(20240229)
 KINDS = {"ping-pong": socket.SOCK_DGRAM, "one-way": socket.SOCK_DGRAM, "tcp": socket.SOCK_STREAM}
 SEATS = ("node1 out", "node2 in", "node2 out", "node1 in")
 
@@ -31,7 +30,7 @@ class Flow:
     """Two connected sockets, of which each can send so much that the other one gets."""
 
     def __init__(self, kind, one, three):
-        self.kind, self.size = kind, CHUNK if kind == "tcp" else 4
+        self.kind, self.size, self.seen = kind, CHUNK if kind == "tcp" else 4, {}
         near, far = (inside(name, lambda: socket.socket(family(one), KINDS[kind])) for name in ("pod1", "pod3"))
         near.bind((one, 0))
         far.bind((three, 0))
@@ -54,10 +53,19 @@ class Flow:
         while left:
             left -= len(self.ends[receiver].recv(left))
 
-    def pass_on(self, *senders):
-        for sender in senders:
-            self.send(sender)
-            self.receive(1 - sender)
+    def turn(self, before):
+        """Notes for each seat which workers carried the flow; returns the counts afterwards."""
+        for sender, times in ((0, ONE_WAY if self.kind == "one-way" else 1), (1, 1)):
+            for _ in range(times):
+                self.send(sender)
+                self.receive(1 - sender)
+        if self.kind == "tcp":
+            time.sleep(REST)
+        after = counts()
+        for seat in SEATS:
+            moved = [worker for worker, (old, new) in enumerate(zip(before[seat], after[seat])) if new > old]
+            self.seen.setdefault(seat, []).append(moved)
+        return after
 
 
 def counts():
@@ -68,44 +76,6 @@ def counts():
         found[f"{node} out"] = [worker["outbound"]["sent"] for worker in each]
         found[f"{node} in"] = [worker["inbound"]["delivered"] for worker in each]
     return found
-
-
-def carriers(moved, weights):
-    """The worker of each flow of a group, or None where the counts are not theirs."""
-    if len(weights) > 1 and sum(moved) != sum(weights):
-        return [None] * len(weights)
-    bits = weights if len(weights) > 1 else [-1]
-    found = [[worker for worker, count in enumerate(moved) if count & bit] for bit in bits]
-    return [those[0] if len(those) == 1 else None for those in found]
-
-
-class Watch:
-    """The worker of every flow and seat, turn by turn."""
-
-    def __init__(self):
-        self.seen, self.last = {}, counts()
-
-    def groups(self, flows, size, senders, seats):
-        flows = RANDOM.sample(flows, len(flows))
-        for first in range(0, len(flows), size):
-            members = flows[first : first + size]
-            weights = RANDOM.sample([1 << place for place in range(len(members))], len(members))
-            for flow, weight in zip(members, weights):
-                for _ in range(weight):
-                    flow.pass_on(*senders)
-            if flow.kind == "tcp":
-                time.sleep(REST)
-            before, self.last = self.last, counts()
-            for seat in seats:
-                moved = [b - a for a, b in zip(before[seat], self.last[seat])]
-                for flow, worker in zip(members, carriers(moved, weights)):
-                    self.seen.setdefault((flow, seat), []).append(worker)
-
-    def turn(self, flows):
-        self.last = counts()
-        for kind, size, senders, seats in (("ping-pong", GROUP, (0, 1), SEATS), ("one-way", GROUP, (0,), SEATS[:2]),
-                                           ("one-way", 1, (1,), SEATS[2:]), ("tcp", 1, (0, 1), SEATS)):
-            self.groups([flow for flow in flows if flow.kind == kind], size, senders, seats)
 
 
 def all_at_once(flows):
@@ -120,20 +90,19 @@ def all_at_once(flows):
 
 def main(one, three, idle, *numbers):
     flows = [Flow(kind, one, three) for kind, number in zip(KINDS, numbers) for _ in range(int(number))]
-    findings, watch = Findings(), Watch()
+    findings = Findings()
     for turn in range(TURNS):
-        watch.turn(flows)
+        last = counts()
+        for flow in random.sample(flows, len(flows)):
+            last = flow.turn(last)
         if turn + 1 < TURNS:
             all_at_once(flows)
-    findings.equal("flows and directions watched, per node", 4 * len(flows), len(watch.seen))
-    findings.equal("turns in which each was seen", {TURNS}, {len(turns) for turns in watch.seen.values()})
-    odd = [f"{flow.kind} {seat}: {turns}" for (flow, seat), turns in watch.seen.items()
-           if None in turns or len(set(turns)) > 1]
-    findings.equal("those with another worker, or more than one, in a turn", [], odd)
-    used = {seat: {worker for (_, found), turns in watch.seen.items() if found == seat for worker in turns}
-            for seat in SEATS}
-    findings.equal("workers without a flow", {seat: int(idle) for seat in SEATS},
-                   {seat: len(watch.last[seat]) - len(used[seat]) for seat in SEATS})
+    seen = [(f"{flow.kind} {seat}", turns) for flow in flows for seat, turns in flow.seen.items()]
+    findings.equal("flows and directions watched, per node", 4 * len(flows), len(seen))
+    odd = [(what, turns) for what, turns in seen if len(turns[0]) != 1 or turns != turns[:1] * TURNS]
+    findings.equal("those not with one worker, the same in all turns", [], odd)
+    used = {seat: len({worker for flow in flows for moved in flow.seen[seat] for worker in moved}) for seat in SEATS}
+    findings.equal("workers with a flow", {seat: len(last[seat]) - int(idle) for seat in SEATS}, used)
     findings.end()
 
 
