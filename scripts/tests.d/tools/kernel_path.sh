@@ -229,7 +229,7 @@ is_short() {
     local node before=() answers
     for node; do before+=("$(watched "$node")"); done
     answers=$(udp "$FROM" In)
-    until [ "$(udp "$FROM" In)" -ge $((answers + 50)) ]; do sleep 0.02; done
+    until [ "$(udp "$FROM" In)" -ge $((answers + 50)) ]; do sleep 0.1; done
     for node; do
         [ "$(watched "$node")" = "${before[0]}" ] || return 1
         before=("${before[@]:1}")
