@@ -11,8 +11,8 @@
 # shellcheck source=scripts/tests.d/tools/runtimes.sh
 . "$TOOLS/runtimes.sh"
 
-# Seconds until the agent takes away what has no interface any more; its default is a minute.
-export TARTAN_RECLAIM_AFTER=5
+# Seconds until the agent takes away what has no interface any more; with --full its default, a minute.
+if [ -z "${FULL:-}" ]; then export TARTAN_RECLAIM_AFTER=5; fi
 
 # ctr_in NODE ARG...; a container's cgroup is /NAMESPACE/ID.
 ctr_in() {
@@ -47,6 +47,7 @@ reclaimed() {
     ctr_in "$node" container rm "$1"
     if is_detached "$1"; then fail "ctr has detached $1 itself: nothing leaks, and nothing is shown"; fi
     until_true 120 "$1 is reclaimed" is_detached "$1"
+    contains "$node" "$(pod_address "$1")" "$(agent_json "$node" status | jq .last_reclaimed)"
     in_runtime_host "$node" rm -f "/var/lib/cni/results/tartan-${POD_ID[$1]}-eth0"
 }
 

@@ -1,12 +1,10 @@
 #!/usr/bin/env bash
 # A pod's limits are in force when ADD returns: what it exchanges with a pod beside it, a pod of another node and an
 # outside host passes a token bucket each way. The agent puts back limits that are removed, a killed service changes
-# none, and with the pod they go. A second limiter in the chain is refused by name. A pod, or a second interface, which
-# no runtime deletes is taken away when `reclaim-after` has passed, and a living pod whose path leads nowhere is not.
-# With --full the rates are measured, and are within 15 % of the limits, and `reclaim-after` has its default of 60 s.
+# none, and with the pod they go. A second limiter in the chain is refused by name. With --full the rates are measured,
+# and are within 15 % of the limits.
 # labs: device=tun kernel-path=auto third=tartan
 # last: it kills a service
-# seconds: 300
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 # shellcheck source=scripts/tests.d/tools/cni.sh
@@ -17,8 +15,6 @@ TO_POD=20000000
 FROM_POD=10000000
 OUTSIDE=192.0.2.250
 RECORDS=$LAB_STATE/node1/run/tartan/attachments
-RECLAIM_AFTER=5
-if [ -n "${FULL:-}" ]; then RECLAIM_AFTER=60; fi
 # As containerd gives them: no burst is named.
 LIMITS=$(jq -nc --argjson to "$TO_POD" --argjson from "$FROM_POD" '{runtimeConfig: {bandwidth:
     {IngressRate: $to, IngressBurst: 4294967295, EgressRate: $from, EgressBurst: 4294967295}}}')
@@ -78,71 +74,34 @@ removed() {
     equal "repairs" 1 "$(($(agent_json node1 status | jq .repairs) - repairs))"
 }
 
-limits() {
-    local answer
-    attach node1 shaped "$LIMITS"
-    END=$(row node1 shaped | jq -r .host_ifname)
-    LIMITER=tl${END#tt}
-    in_force || fail "the limits are not in force when ADD returns"
-    equal "limits by the agent" "$FROM_POD $TO_POD" \
-        "$(row node1 shaped | jq -r '"\(.bandwidth.egress.rate) \(.bandwidth.ingress.rate)"')"
-    limited pod2 "$(address_of pod2)"
-    limited pod3 "$(address_of pod3)"
-    limited mallory "$OUTSIDE"
-    removed tc -n "$PREFIX-node1" qdisc delete dev "$END" ingress
-    removed tc -n "$PREFIX-node1" qdisc delete dev "$END" root
-    removed ip -n "$PREFIX-node1" link delete "$LIMITER"
-    kill -KILL "$(service_pid node1)"
-    in_force || fail "the limits went with the service"
-    until_true 10 "the next service reports the pod" state_is shaped attached
-    call DEL node1 shaped || fail "DEL"
-    no_limiters || fail "a limiter is left"
-    mkdir -p "$LAB_STATE/node1/etc/cni/net.d"
-    undo rm -rf "$LAB_STATE/node1/etc/cni"
-    jq -n '{bandwidth: true} as $capabilities | {name: "tartan", plugins:
-        [{type: "tartan-cni", $capabilities}, {type: "bandwidth", $capabilities}]}' \
-        >"$LAB_STATE/node1/etc/cni/net.d/10-tartan.conflist"
-    if answer=$(call ADD node1 shaped "$LIMITS"); then fail "a pod that two limit is attached: $answer"; fi
-    grep -q 'the plugin bandwidth, and both would limit' <<<"$answer" || fail "the refusal does not name it: $answer"
-    equal "records left of it" '' "$(find "$RECORDS" -name "*shaped*")"
-    rm -r "$LAB_STATE/node1/etc/cni"
-}
-
 state_is() {
     [ "$(row node1 "$1" | jq -r .state)" = "$2" ]
 }
 
-# Two pods end without a DEL of all that they have. The path of a third leads nowhere: it is another mount namespace's.
-leaks() {
-    local record last began=$SECONDS
-    attach node1 shaped "$LIMITS"
-    attach node1 multi
-    attach node1 multi '{"name": "second"}' net1
-    attach node1 living
-    record=$RECORDS/$PREFIX-living:eth0.json
-    jq -c '.netns = "/run/netns/nowhere" | .netns_inode = 1' "$record" >"$RECORDS/.edited"
-    mv "$RECORDS/.edited" "$record"
-    call DEL node1 multi || fail "DEL of eth0"
-    end_pod shaped
-    end_pod multi
-    until_true 10 "the pod leaves" state_is shaped leaving
-    until_true 5 "its limiter is gone" no_limiters
-    [ -e "$RECORDS/$PREFIX-shaped:eth0.json" ] || fail "the pod is taken away at once"
-    until_true $((RECLAIM_AFTER + 60)) "the pod is taken away" test ! -e "$RECORDS/$PREFIX-shaped:eth0.json"
-    [ $((SECONDS - began)) -ge "$RECLAIM_AFTER" ] || fail "the pod was taken away after $((SECONDS - began)) s"
-    until_true 60 "the second interface is taken away" test ! -e "$RECORDS/$PREFIX-multi:net1.json"
-    equal "reclaimed" 2 "$(agent_json node1 status | jq .reclaimed)"
-    last=$(agent_json node1 status | jq -r .last_reclaimed)
-    [[ $last =~ ^($(given shaped)|$(given multi net1))[,\ ] ]] || fail "status does not name its address: $last"
-    [[ $last == *"of container $PREFIX-"*" no runtime deleted it" ]] || fail "status does not tell why: $last"
-    state_is living attached || fail "the living pod is $(row node1 living | jq .state)"
-    pings living "$(address_of pod3)"
-    make_namespace shaped
-    call DEL node1 shaped || fail "DEL of a pod that was reclaimed"
-    attach node1 shaped
-}
-
-agents_with "TARTAN_RECLAIM_AFTER=$RECLAIM_AFTER"
-new_pods shaped multi living
-limits
-leaks
+new_pods shaped
+attach node1 shaped "$LIMITS"
+END=$(row node1 shaped | jq -r .host_ifname)
+LIMITER=tl${END#tt}
+in_force || fail "the limits are not in force when ADD returns"
+equal "limits by the agent" "$FROM_POD $TO_POD" \
+    "$(row node1 shaped | jq -r '"\(.bandwidth.egress.rate) \(.bandwidth.ingress.rate)"')"
+limited pod2 "$(address_of pod2)"
+limited pod3 "$(address_of pod3)"
+limited mallory "$OUTSIDE"
+removed tc -n "$PREFIX-node1" qdisc delete dev "$END" ingress
+removed tc -n "$PREFIX-node1" qdisc delete dev "$END" root
+removed ip -n "$PREFIX-node1" link delete "$LIMITER"
+kill -KILL "$(service_pid node1)"
+in_force || fail "the limits went with the service"
+until_true 10 "the next service reports the pod" state_is shaped attached
+call DEL node1 shaped || fail "DEL"
+no_limiters || fail "a limiter is left"
+mkdir -p "$LAB_STATE/node1/etc/cni/net.d"
+undo rm -rf "$LAB_STATE/node1/etc/cni"
+jq -n '{bandwidth: true} as $capabilities | {name: "tartan", plugins:
+    [{type: "tartan-cni", $capabilities}, {type: "bandwidth", $capabilities}]}' \
+    >"$LAB_STATE/node1/etc/cni/net.d/10-tartan.conflist"
+if ANSWER=$(call ADD node1 shaped "$LIMITS"); then fail "a pod that two limit is attached: $ANSWER"; fi
+grep -q 'the plugin bandwidth, and both would limit' <<<"$ANSWER" || fail "the refusal does not name it: $ANSWER"
+equal "records left of it" '' "$(find "$RECORDS" -name "*shaped*")"
+rm -r "$LAB_STATE/node1/etc/cni"

@@ -50,16 +50,11 @@ adds() {
     say "the slowest of $TURNS ADDs $1: $SLOWEST ms"
 }
 
-# The socket as an old plugin asks it, which knows no other.
-ask_by_old_path() {
-    in_ns node1 python3 -c '
-import json, socket, sys
-one = socket.socket(socket.AF_UNIX)
-one.settimeout(20)
-one.connect(sys.argv[1])
-one.sendall(b"{\"call\":\"ready\"}\n")
-sys.exit("ok" not in json.loads(one.makefile().readline()))
-' "$SOCKETS/tartan.sock" || fail "the old path does not answer $1"
+# What another process removes is there again, and a plugin that finds it missing uses the one that old plugins know.
+old_path() {
+    rm "$SOCKETS/cni.sock"
+    call STATUS node1 none '{"cniVersion": "1.1.0"}' || fail "without its own socket the plugin gets no answer $1"
+    until_true 3 "the plugin's socket is there again" test -S "$SOCKETS/cni.sock"
 }
 
 new_pods seated
@@ -70,14 +65,10 @@ idle
 adds "beside $IDLE idle connections"
 measured_at_most "the slowest of them, ms" "$MOST" "$SLOWEST"
 for _ in 1 2 3; do until_true 4 "a status beside them" tartan node1 status; done
-ask_by_old_path "beside $IDLE idle connections"
+old_path "beside $IDLE idle connections"
 kill -KILL "$(service_pid node1)"
 until_true 10 "the next service answers beside them" tartan node1 status
 adds "of the next service"
 measured_at_most "the slowest of them, ms" "$MOST" "$SLOWEST"
 stop "$PID" KILL
-ask_by_old_path "when they are gone"
-# What another process removes is there again, and a plugin that finds it missing uses the other.
-rm "$SOCKETS/cni.sock"
-call STATUS node1 none '{"cniVersion": "1.1.0"}' || fail "without its own socket the plugin gets no answer"
-until_true 3 "the plugin's socket is there again" test -S "$SOCKETS/cni.sock"
+old_path "when they are gone"
