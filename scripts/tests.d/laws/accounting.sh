@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Every packet is accounted for, to the packet, from the program that sends to the one that receives, under overload and while
-# a service stands still so that the kernel's queues in front of it overflow.
+# Every packet is accounted for, to the packet, from the program that sends to the one that receives, under overload and
+# while a service stands still so that the kernel's queues in front of it overflow.
 #
-#   flood ─ pod1 ─ veth ─ node1: tartan0 queue ─ tartan ─ socket ══ eth0 ══ socket ─ tartan ─ tartan0 :node2 ─ veth ─ pod3 ─ sink
+#   flood ─ pod1 ─ veth ─ tartan0 queue ─ node1 ─ socket ══ eth0 ══ socket ─ node2 ─ tartan0 ─ veth ─ pod3 ─ sink
 #
-# The kernel path's programs on tartan0 and eth0 carry IPv4: what they take does not count as the device's, and what they bring
-# neither there nor, where they give it to the pod directly, at its veth. Their own counts stand there.
+# The kernel path's programs on tartan0 and eth0 carry IPv4: what they take does not count as the device's, and what
+# they bring neither there nor, where they give it to the pod directly, at its veth. Their own counts stand there.
 # labs: inside=dual outside=dual
 # labs: inside=v6
 # labs: inside=dual kernel-path=auto
 # full: kernel-path=off
 # full: registry=file probes=off
 # full: kernel-path=stateless inside=v4 probes=on
+# seconds: 900
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
@@ -47,15 +48,16 @@ stations() {
          out_sent: flow($one; "outbound"; "sent"),
          lost: ($node1.eth0.tx.dropped + $net.node2.tx.dropped
             + ([$two.kernel[] | select(.place | startswith("receive-")) | .count] | add)),
-         in_received: (flow($two; "inbound"; "received") - flow($two; "inbound"; "probes")), in_dropped: lost($two; "inbound"),
+         in_received: (flow($two; "inbound"; "received") - flow($two; "inbound"; "probes")),
+         in_dropped: lost($two; "inbound"),
          kernel_out: kernel($one; "outbound"; "received"), kernel_in: kernel($two; "inbound"; "delivered"),
          delivered: flow($two; "inbound"; "delivered"), tun_written: $node2.tartan0.rx,
          backlog_lost: $node2.tartan0.rx.dropped,
          veth_out: $node2[$veth3].tx, veth_lost: $node2[$veth3].tx.dropped, pod_in: $pod3.eth0.rx}'
 }
 
-# What every station saw since BEFORE, as what must be equal: a sentence and two numbers each. A device counts a super-packet as
-# one packet; with its bytes it tells how many datagrams it was.
+# What every station saw since BEFORE, as what must be equal: a sentence and two numbers each. A device counts a
+# super-packet as one packet; with its bytes it tells how many datagrams it was.
 # shellcheck disable=SC2016
 EQUATIONS='
     def datagrams($name): ($header + if ($name | startswith("tun")) and $type == "tun" then 0 else 14 end) as $headers
@@ -71,7 +73,8 @@ EQUATIONS='
         ["node1 received what left tartan0 and what the kernel path took", .tun_read + .kernel_out, .out_received],
         ["node1 sent it or dropped it", .out_received, .out_sent + .out_dropped],
         (if $batch == 1 then ["what node2 did not receive was dropped on the way or at the socket", .unseen, .lost]
-         else ["dropped GSO batches hold what node2 did not receive", true, (.lost <= .unseen and .unseen <= .lost * $batch)] end),
+         else ["dropped GSO batches hold what node2 did not receive", true,
+               (.lost <= .unseen and .unseen <= .lost * $batch)] end),
         ["node2 delivered it or dropped it", .in_received, .delivered + .in_dropped],
         ["tartan0 of node2 or the kernel path took what was delivered", .delivered, .tun_written + .kernel_in],
         (if $kernel_path then ["pod3 received what was delivered", .delivered, .pod_in + .veth_lost + .backlog_lost]
@@ -82,8 +85,9 @@ balanced() {
     local header=28 kernel_path=false
     [ "$FAMILY" = 4 ] || header=48
     ! kernel_path_carries || kernel_path=true
-    jq -nc --argjson before "$BEFORE" --argjson after "$(stations)" --argjson size "$1" --argjson header "$header" --arg type "$TYPE" \
-        --argjson sent "$SENT" --argjson batch "$BATCH" --argjson kernel_path "$kernel_path" "$EQUATIONS" >"$SCRATCH/balance"
+    jq -nc --argjson before "$BEFORE" --argjson after "$(stations)" --argjson size "$1" --argjson header "$header" \
+        --arg type "$TYPE" --argjson sent "$SENT" --argjson batch "$BATCH" --argjson kernel_path "$kernel_path" \
+        "$EQUATIONS" >"$SCRATCH/balance"
     jq -e '.equations | all(.[1] == .[2])' "$SCRATCH/balance"
 }
 
@@ -108,9 +112,9 @@ account() {
 
 # flood COUNT SIZE
 flood() {
-    local report
-    report=$(in_ns pod1 taskset -c 0 "$LOAD" send --to "$(socket_address "$(address_of pod3 "$FAMILY")" "$PORT")" --size "$2" \
-        --count "$1") || fail "the flood"
+    local to report
+    to=$(socket_address "$(address_of pod3 "$FAMILY")" "$PORT")
+    report=$(in_ns pod1 taskset -c 0 "$LOAD" send --to "$to" --size "$2" --count "$1") || fail "the flood"
     SENT=$((SENT + $(jq .sent <<<"$report")))
 }
 
@@ -129,8 +133,9 @@ flood_against_standstill() {
 
 # The services that stood still were in nothing's way.
 most_by_kernel_path() {
-    jq -e '.counts | .kernel_out > .out_received * 0.9 and .kernel_in > .in_received * 0.9' "$SCRATCH/balance" >/dev/null ||
-        fail "the kernel path carried little: $(jq -c '.counts | {kernel_out, out_received, kernel_in, in_received}' "$SCRATCH/balance")"
+    local least='.counts | .kernel_out > .out_received * 0.9 and .kernel_in > .in_received * 0.9'
+    jq -e "$least" "$SCRATCH/balance" >/dev/null ||
+        fail "the kernel path carried little: $(jq -c .counts "$SCRATCH/balance")"
 }
 
 # overflows COUNT LEAST: a flood that lost nothing would not show that losses are counted.
@@ -138,9 +143,10 @@ overflows() {
     [ "$(count "$1")" -gt "$2" ] || fail "no queue overflowed: $1 is $(count "$1")"
 }
 
-# Of super-packets the kernel counts one where it drops, however many datagrams it joined (docs/operate.md, gathering), and a
-# veth with NAPI counts no Ethernet header. A veth puts what it carries into the backlog of the core that sends: a thread that
-# changes cores overtakes itself in the kernel, with no overlay at all. Sender and workers stay where they are.
+# Of super-packets the kernel counts one where it drops, however many datagrams it joined (docs/operate.md, gathering),
+# and a veth with NAPI counts no Ethernet header. A veth puts what it carries into the backlog of the core that sends: a
+# thread that changes cores overtakes itself in the kernel, with no overlay at all. Sender and workers stay where they
+# are.
 OPTIONS=(TARTAN_GATHER=false TARTAN_CORES="$(seq -s , 0 $((WORKERS - 1)))")
 # A probe that finds a socket full is a loss too.
 kernel_path_carries || OPTIONS+=(TARTAN_PROBE=false)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# What packet workers may do is what they do: each thread of a running service has no capability, no way to gain one and a filter of
-# system calls; and under traffic both ways, with errors of every kind and changes of the configuration, up to the end of the
-# service, its workers make no call that the filter's list (dataplane/src/engine/confinement.rs) does not have. A call that is
-# refused would show too: strace sees it before the filter answers. The service's other threads may make most calls: none that they
-# make is refused. Workers that try what an attacker inside them would (TARTAN_FAULTS=escape) are refused all of it.
+# What packet workers may do is what they do: each thread of a running service has no capability, no way to gain one and
+# a filter of system calls; and under traffic both ways, with errors of every kind and changes of the configuration, up
+# to the end of the service, its workers make no call that the filter's list (dataplane/src/engine/confinement.rs) does
+# not have. A call that is refused would show too: strace sees it before the filter answers. The service's other threads
+# may make most calls: none that they make is refused. Workers that try what an attacker inside them would
+# (TARTAN_FAULTS=escape) are refused all of it.
 # labs: inside=dual third=kernel-vxlan
 # full: registry=etcd
 # full: device=plain
@@ -17,8 +18,8 @@
 
 LIST=$SCRIPTS/../dataplane/src/engine/confinement.rs
 PORT=5003
-# In a program that is built with assertions Rust's library asks whether a descriptor that it is to close is open: with no answer
-# it closes it.
+# In a program that is built with assertions Rust's library asks whether a descriptor that it is to close is open: with
+# no answer it closes it.
 ASSERTED='^fcntl\([0-9]+, F_GETFD( <unfinished|\) += -1 EPERM )'
 
 # listed CONSTANT: the calls of one of the lists, a line each.
@@ -35,16 +36,17 @@ threads() {
 are_confined() {
     local thread found=''
     for thread in "/proc/$SERVICE/task"/*; do
-        grep -qE '^NoNewPrivs:\s1$' "$thread/status" && grep -qE '^Seccomp:\s2$' "$thread/status" || found+=" $(cat "$thread/comm")"
+        [ "$(grep -cE '^(NoNewPrivs:\s1|Seccomp:\s2)$' "$thread/status")" = 2 ] || found+=" $(cat "$thread/comm")"
     done
     equal "threads of the service without a filter, or with new privileges" '' "$found"
     for thread in "${WATCHED[@]}"; do
-        equal "capabilities of worker thread $thread" "0000000000000000 4" \
-            "$(sed -nE 's/^Cap(Inh|Prm|Eff|Amb):\s*//p' "/proc/$SERVICE/task/$thread/status" | sort | uniq -c | awk '{ print $2, $1 }')"
+        equal "capabilities of worker thread $thread" "4 0000000000000000" \
+            "$(sed -nE 's/^Cap(Inh|Prm|Eff|Amb):\s*//p' "/proc/$thread/status" | sort | uniq -c | xargs)"
     done
 }
 
-# Each worker tried to open a file, to execute a program, to make a socket, to have itself traced, and to regain its capabilities.
+# Each worker tried to open a file, to execute a program, to make a socket, to have itself traced, and to regain its
+# capabilities.
 workers_tried() {
     local tried
     # As the filter answers (EPERM), and capset(2).
@@ -67,7 +69,8 @@ traces() {
     for process; do grep -q "^TracerPid:.*\s$PID\$" "/proc/$process/status" || return 1; done
 }
 
-# Threads that have renounced files do so when they start: strace watches the keeper, whose service is killed, and the next one.
+# Threads that have renounced files do so when they start: strace watches the keeper, whose service is killed, and the
+# next one.
 renounced() {
     local wanted=(peer-health) number
     trace landlock -f -e trace=landlock_restrict_self -p "$(keeper_of node1)"
@@ -85,7 +88,6 @@ has_renounced() {
     grep -qE "^$(threads "^$1\$") +(<\.\.\. )?landlock_restrict_self(\(| resumed>).*= 0\$" "$SCRATCH/landlock"
 }
 
-
 # Of the service's other threads what they are refused is noted alone.
 watch() {
     local options
@@ -102,8 +104,8 @@ watch() {
 # transfer FROM TO ADDRESS: 4 MiB by TCP.
 transfer() {
     start_in "$2" python3 "$TOOLS/bulk.py" receive "$3" "$PORT" >"$SCRATCH/received"
-    in_ns "$1" python3 "$TOOLS/bulk.py" send "$3" "$PORT" $((4 << 20)) >"$SCRATCH/sent" || fail "no transfer from $1 to $2"
-    wait "$PID" || fail "no transfer from $1 to $2"
+    in_ns "$1" python3 "$TOOLS/bulk.py" send "$3" "$PORT" $((4 << 20)) >"$SCRATCH/sent" || fail "$1 sends to $2"
+    wait "$PID" || fail "$2 receives from $1"
     same "TCP from $1 to $2" "$(cat "$SCRATCH/sent")" "$(cat "$SCRATCH/received")"
 }
 
@@ -162,7 +164,7 @@ peer_dies() {
 
 # Tables, captures and flows are changed under the workers' feet.
 control_changes() {
-    local commands=("capture --count 20" "top --once flows") pids=() command words
+    local commands=("capture --count 20" "top --once flows") pids=() command words said=("$SCRATCH"/{capture,top,trace})
     kill -HUP "$(keeper_of node1)"
     new_pods another
     attach node1 another
@@ -174,8 +176,8 @@ control_changes() {
     done
     # top samples for a second.
     in_ns pod1 ping -q -c 50 -i 0.02 "$(address_of pod3)" >/dev/null || fail "pings beside a capture"
-    for PID in "${pids[@]}"; do wait "$PID" || fail "capture or top: $(tail -n 3 "$SCRATCH/capture" "$SCRATCH/top")"; done
-    tartan node1 trace "$(address_of pod1)" "$(address_of pod3)" >"$SCRATCH/trace" 2>&1 || fail "trace: $(tail -n 3 "$SCRATCH/trace")"
+    tartan node1 trace "$(address_of pod1)" "$(address_of pod3)" >"$SCRATCH/trace" 2>&1 || fail "trace"
+    for PID in "${pids[@]}"; do wait "$PID" || fail "capture, top and trace say: $(tail -n 3 "${said[@]}")"; done
 }
 
 # What the workers called, a line each. With several strace writes whose call it is.
@@ -185,7 +187,7 @@ calls() {
 
 # A filter answers EPERM, and Landlock EACCES or EXDEV to what opens or changes a file.
 others_are_refused_nothing() {
-    [ -s "$SCRATCH/refused" ] || fail "strace has seen no call of the other threads fail: $(cat "$SCRATCH/refused.strace")"
+    [ -s "$SCRATCH/refused" ] || fail "strace has seen no call of them fail: $(cat "$SCRATCH/refused.strace")"
     equal "calls of other threads that were refused" '' "$(grep -v readlink "$SCRATCH/refused" |
         grep -E ' EPERM |(open|creat|mkdir|mknod|unlink|rmdir|rename|link|truncate)[a-z0-9]*\(.* (EACCES|EXDEV) ' |
         sed -nE 's/^([0-9]+ +)?([a-z_0-9]+)\(.*/\2/p' | sort | uniq -c)"
@@ -199,7 +201,8 @@ workers_keep_to_the_list() {
     [ "$(wc -l <<<"$called")" -gt 5 ] || fail "strace has seen only: $called; $(cat "$SCRATCH/calls.strace")"
     say "$(calls | wc -l) calls: $(paste -sd ' ' <<<"$called")"
     equal "calls that are not listed" '' "$(grep -vxF "$allowed" <<<"$called" | paste -sd ' ')"
-    equal "calls that were refused" 0 "$(grep ' EPERM ' "$SCRATCH/calls" | grep -cvE 'fcntl(\([0-9]+, F_GETFD\)| resumed>)' || true)"
+    equal "calls that were refused" 0 \
+        "$(grep ' EPERM ' "$SCRATCH/calls" | grep -cvE 'fcntl(\([0-9]+, F_GETFD\)| resumed>)' || true)"
     equal "memory that may be executed" 0 "$(calls | grep -cE '^(mmap|mprotect)\(.*PROT_EXEC' || true)"
     equal "signals but SIGABRT" 0 "$(calls | grep -E '^t(g)?kill\(' | grep -cv SIGABRT || true)"
 }

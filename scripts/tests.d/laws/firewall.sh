@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Pods talk through a firewall that drops forwarded packets, whether it appears later or was there before Tartan; what it says
-# about some of them goes on to hold; and `tartan cleanup` leaves it byte for byte. A lab has one of three firewalls, with
-# --full each. Rules of iptables-legacy, with --full: the log names their tables and the command that prints them, and the
-# documented accept rules open them.
+# Pods talk through a firewall that drops forwarded packets, whether it appears later or was there before Tartan; what
+# it says about some of them goes on to hold; and `tartan cleanup` leaves it byte for byte. A lab has one of three
+# firewalls, with --full each. Rules of iptables-legacy, with --full: the log names their tables and the command that
+# prints them, and the documented accept rules open them.
 # labs: format=vxlan inside=dual
 # last: it starts an agent anew
+# seconds: 600
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
@@ -13,9 +14,8 @@ PORT=7002
 OURS='tartan: pod traffic'
 declare -A OF_KERNEL_PATH=([off]=docker [auto]=ufw [stateless]=firewalld)
 
-# The shapes in which Docker 28, ufw with `default reject routed`, Red Hat's iptables service and firewalld leave their rules
-# on a host, and for the tools that they use. What is said to whom Red Hat's
-# refuses differs by family.
+# The shapes in which Docker 28, ufw with `default reject routed`, Red Hat's iptables service and firewalld leave their
+# rules on a host, and for the tools that they use. What is said to whom Red Hat's refuses differs by family.
 declare -A RULES=(
     [docker]=':FORWARD DROP
 :DOCKER-FORWARD -
@@ -67,11 +67,11 @@ firewall() {
 
 # Pods of both nodes and of one, and the firewall's node itself, reach each other by new flows of TCP and UDP.
 all_talk() {
-    local from to family expected
+    local from to
     while read -r from to; do
-        expected=$(for family in "${FAMILIES[@]}"; do echo "tcp $to udp $to"; done | paste -sd ' ')
-        equal "$from to $to, $1" "$expected" "$(for family in "${FAMILIES[@]}"; do echo "any $(address_of "$to" "$family") $PORT"; done |
-            in_ns "$from" python3 "$TOOLS/exchange.py" ask | cut -d ' ' -f 1,2 | paste -sd ' ')"
+        equal "$from to $to, $1" "tcp $to udp $to tcp $to udp $to" \
+            "$(printf 'any %s '"$PORT"'\n' "$(address_of "$to" 4)" "$(address_of "$to" 6)" |
+                in_ns "$from" python3 "$TOOLS/exchange.py" ask | cut -d ' ' -f 1,2 | paste -sd ' ')"
     done <<<$'pod1 pod3\npod3 pod1\npod1 pod2\nnode1 pod3'
 }
 
@@ -121,7 +121,9 @@ some_are_refused() {
 round() {
     local family
     firewall "$1"
-    for family in "${FAMILIES[@]}"; do until_true 2 "new flows of IPv$family go on beside $1" reaches pod1 pod3 "$family"; done
+    for family in "${FAMILIES[@]}"; do
+        until_true 2 "new flows of IPv$family go on beside $1" reaches pod1 pod3 "$family"
+    done
     all_talk "$1's rules there"
     case $1 in
     docker) some_are_refused DOCKER-USER ;;

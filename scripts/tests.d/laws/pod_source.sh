@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# A pod sends with its own source address only: with any other its packets end at its own interface, whichever way they are
-# bound and whatever the node's rp_filter is, and each is counted. With its own source all arrive. Neighbour discovery and
-# reports of multicast listeners pass from a link-local address; what only routers say, and everything else, does not.
+# A pod sends with its own source address only: with any other its packets end at its own interface, whichever way they
+# are bound and whatever the node's rp_filter is, and each is counted. With its own source all arrive. Neighbour
+# discovery and reports of multicast listeners pass from a link-local address; what only routers say, and everything
+# else, does not.
 # labs: format=vxlan inside=dual outside=dual
 # labs: format=vxlan inside=v4 registry=kubernetes|etcd
 # full: format=vxlan

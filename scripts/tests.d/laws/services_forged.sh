@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A pod on a bridge, whose source nothing checks at its interface, asks a Service whose endpoint is on the other node. With its
-# own source it is answered, and the server sees it. With the source of another node's pod, or of that node's tunnel address,
-# its packets do not leave the node: a Service's translation makes the node masquerade nothing forged.
+# A pod on a bridge, whose source nothing checks at its interface, asks a Service whose endpoint is on the other node.
+# With its own source it is answered, and the server sees it. With the source of another node's pod, or of that node's
+# tunnel address, its packets do not leave the node: a Service's translation makes the node masquerade nothing forged.
 # labs: format=vxlan inside=dual outside=dual
 # full: format=vxlan
 # shellcheck source=scripts/tests.d/tools/law.sh
@@ -28,8 +28,8 @@ answered() {
         "$(printf '%s|pod3 %s|asked\n' tcp "$own" udp "$own")" ]
 }
 
-# is_refused FAMILY: with two sources of the other node. (The endpoint's own would be a hairpin for kube-proxy's iptables mode,
-# which masquerades it itself.)
+# is_refused FAMILY: with two sources of the other node. (The endpoint's own would be a hairpin for kube-proxy's
+# iptables mode, which masquerades it itself.)
 is_refused() {
     local service delivered before sent tunnel=10.244.2.0
     [ "$1" = 4 ] || tunnel=fd00:10:244:2::

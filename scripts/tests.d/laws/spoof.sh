@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Nothing outside is trusted. Forged datagrams of both formats, from a host that is no peer and from a real peer's address:
-# none is delivered, none is answered, and each is counted under its reason, exactly. What a peer may rightly say, from its
-# own node address, is delivered.
+# Nothing outside is trusted. Forged datagrams of both formats, from a host that is no peer and from a real peer's
+# address: none is delivered, none is answered, and each is counted under its reason, exactly. What a peer may rightly
+# say, from its own node address, is delivered.
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
@@ -9,7 +9,8 @@ PORT=7000
 # Of each format; a number that no other count of this law is.
 COUNT=37
 
-# forged HOST REASON WHAT [KEY=VALUE...]: a case of forgeries.py, which goes to node1. REASON "delivered" means just that.
+# forged HOST REASON WHAT [KEY=VALUE...]: a case of forgeries.py, which goes to node1. REASON "delivered" means just
+# that.
 forged() {
     printf '%s\tnode1\treceived+%s\t%s, IPv%s over IPv%s\t%s\n' "$1" "$2" "$3" "$FAMILY" "$OUTER" "$ORDER ${*:4}"
 }
@@ -23,7 +24,8 @@ forge_as() {
     # Where IPv6 does not go by udp nothing more is asked of it.
     FORMATS=udp,vxlan
     if [ "$1$BACKEND" = 6vxlan ]; then FORMATS=vxlan; fi
-    ORDER="to=$(underlay_of node1 "$2") formats=$FORMATS count=$COUNT source=$(address_of pod3 "$1") destination=$POD1 port=$PORT"
+    ORDER="to=$(underlay_of node1 "$2") formats=$FORMATS count=$COUNT port=$PORT"
+    ORDER+=" source=$(address_of pod3 "$1") destination=$POD1"
     ORDER+=" source_mac=$(vtep_mac_of node2 "$1") destination_mac=$MAC1"
     case $1 in
     4)
@@ -33,8 +35,8 @@ forge_as() {
         ;;
     6)
         SUBNET=fd00:10:244: HOST=:: MALLORY=2001:db8:192::250 BAD_PACKET=60000000001011400011223344556677
-        BEYOND=("loopback ::1" "link-local fe80::1" "multicast ff02::1" "unspecified ::" "an IPv4 pod mapped ::ffff:10.244.1.2"
-            "an unassigned address 2001:db8:ffff::7")
+        BEYOND=("loopback ::1" "link-local fe80::1" "multicast ff02::1" "unspecified ::"
+            "an IPv4 pod mapped ::ffff:10.244.1.2" "an unassigned address 2001:db8:ffff::7")
         ;;
     esac
 }
@@ -47,7 +49,8 @@ inner_addresses() {
         "our tunnel address ${SUBNET}1${HOST}0" "a pod of no node ${SUBNET}77${HOST}2" "${BEYOND[@]}"; do
         [ "${who##* }" = - ] || forged node2 NotPeersSource "a peer speaks as $who" "source=${who##* }"
     done
-    for who in "our node address $NODE1" "no pod of ours ${SUBNET}1${HOST}99" "another node's pod $POD5" "${BEYOND[@]}"; do
+    for who in "our node address $NODE1" "no pod of ours ${SUBNET}1${HOST}99" "another node's pod $POD5" \
+        "${BEYOND[@]}"; do
         [ "${who##* }" = - ] || forged node2 NotOurs "a peer speaks to $who" "destination=${who##* }"
     done
 }
@@ -74,8 +77,8 @@ CASES
     [ "$FORMATS" != vxlan ] || forged node2 Ipv6InUdp "IPv6 in the udp format" formats=udp
 }
 
-# The port at which the service receives what the kernel path does not take is one of its own: what is sent there directly is
-# trusted no more.
+# The port at which the service receives what the kernel path does not take is one of its own: what is sent there
+# directly is trusted no more.
 to_the_private_port() {
     local keys
     keys="formats=vxlan outer_port=$(agent_json node1 status | jq '.kernel_path.port')"
@@ -112,8 +115,8 @@ seen() {
 }
 
 sink pod1 "$PORT"
-# Whatever else node1 says meanwhile would be an answer to a forger: but ARP, neighbour discovery and group reports, what it
-# says to its registry, and probes of its peers (encap/src/probe.rs).
+# Whatever else node1 says meanwhile would be an answer to a forger: but ARP, neighbour discovery and group reports,
+# what it says to its registry, and probes of its peers (encap/src/probe.rs).
 capture net node1 "$SCRATCH/replies" -Q in '(ip or ip6) and not tcp and not ip6[6] = 0' \
     and not '(icmp6 and (ip6[40] = 135 or ip6[40] = 136))' \
     and not '(greater 90 and (udp[28:2] = 0x88b5 or udp[8:4] = 0x545254))' \
@@ -121,7 +124,8 @@ capture net node1 "$SCRATCH/replies" -Q in '(ip or ip6) and not tcp and not ip6[
 CAPTURES=("$PID")
 capture node1 tartan0 "$SCRATCH/tartan0"
 CAPTURES+=("$PID")
-# With flows in the kernel path what a peer may say reaches the pod past tartan0: there what arrives at the pod is looked at.
+# With flows in the kernel path what a peer may say reaches the pod past tartan0: there what arrives at the pod is
+# looked at.
 capture pod1 eth0 "$SCRATCH/eth0" -Q in '(ip or ip6)' and not icmp6
 CAPTURES+=("$PID")
 forgeries "$(every_case)"

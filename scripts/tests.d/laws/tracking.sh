@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A flood with forged sources, of strangers and of a peer's own address, does not fill the connection-tracking table, and
-# pods go on talking behind a firewall that knows connections by their state alone.
+# A flood with forged sources, of strangers and of a peer's own address, does not fill the connection-tracking table,
+# and pods go on talking behind a firewall that knows connections by their state alone.
 # labs: third=kernel-vxlan inside=dual
 # labs: third=kernel-vxlan outside=v6
 # full: format=udp outside=v4
@@ -12,8 +12,8 @@
 BOUND=$((16384 + 1024 + 256))
 PINGS=50
 
-# What a node has without a rule for the udp format, whose two ports are the same: answers are let in. A new connection is let
-# in to the port of the vxlan format, by name. A flood's datagrams are 5 bytes long; real ones are longer.
+# What a node has without a rule for the udp format, whose two ports are the same: answers are let in. A new connection
+# is let in to the port of the vxlan format, by name. A flood's datagrams are 5 bytes long; real ones are longer.
 state_firewall() {
     in_ns node1 nft -f - <<'RULES'
 table inet firewall {

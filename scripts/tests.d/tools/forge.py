@@ -6,14 +6,15 @@
      "cut": keep only so many bytes of the payload, "raw": hex bytes instead of an inner packet,
      "data": so many bytes of inner payload instead of a word, "outer_port": a port instead of the format's}
 
-With "rate" in the place of "count" it sends so many a second of each format until SIGTERM. Or plain ones, by a raw socket,
-with any source; each source speaks to each destination of its family, `count` times from each of `ports` ports:
+With "rate" in the place of "count" it sends so many a second of each format until SIGTERM. Or plain ones, by a raw
+socket, with any source; each source speaks to each destination of its family, `count` times from each of `ports` ports:
 
     {"sources": [...], "destinations": [...], "port": 7000, "count": 20, "ports": 1}
 
 Prints how many it sent, but for a count of encapsulated ones.
 """
 
+import itertools
 import json
 import socket
 import sys
@@ -30,39 +31,36 @@ LINK = ("eth0", IPV4, 0, 0, b"\xff" * 6)
 
 
 def encapsulated(order):
-    """A datagram of each format, and where it goes."""
+    """A socket, payload and destination for each format."""
     if "raw" in order:
         inner = bytes.fromhex(order["raw"])
     else:
-        inner = udp_packet(order["source"], order["destination"], 4000, order["port"], b"forged" + bytes(order.get("data", 0)))
+        word = b"forged" + bytes(order.get("data", 0))
+        inner = udp_packet(order["source"], order["destination"], 4000, order["port"], word)
     header = {key: order[key] for key in ("vni", "flags", "ethertype", "reserved") if key in order}
     payloads = {"udp": inner, "vxlan": vxlan(inner, order["source_mac"], order["destination_mac"], **header)}
-    return [
-        (payloads[form][: order.get("cut", 65536)], (order["to"], order.get("outer_port", PORTS[form])))
-        for form in order["formats"]
-    ]
+    sender = socket.socket(family(order["to"]), socket.SOCK_DGRAM)
+    for form in order["formats"]:
+        yield sender, payloads[form][: order.get("cut", 65536)], (order["to"], order.get("outer_port", PORTS[form]))
 
 
 def spoken(order):
     """A socket, packet and destination for each plain datagram. The kernel fills in a source of IPv4 that is zero."""
-    own_header = {version: socket.socket(version, socket.SOCK_RAW, socket.IPPROTO_RAW) for version in map(family, order["sources"])}
-    for source in order["sources"]:
-        for destination in order["destinations"]:
-            if family(destination) != family(source):
-                continue
-            for port in range(4000, 4000 + order.get("ports", 1)):
-                packet = udp_packet(source, destination, port, order["port"], b"flood")
-                if source == "0.0.0.0":
-                    yield socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM), packet, LINK
-                else:
-                    yield own_header[family(source)], packet, (destination, 0)
+    versions = set(map(family, order["sources"]))
+    senders = {version: socket.socket(version, socket.SOCK_RAW, socket.IPPROTO_RAW) for version in versions}
+    for source, destination in itertools.product(order["sources"], order["destinations"]):
+        if family(destination) != family(source):
+            continue
+        for port in range(4000, 4000 + order.get("ports", 1)):
+            packet = udp_packet(source, destination, port, order["port"], b"flood")
+            if source == "0.0.0.0":
+                yield socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM), packet, LINK
+            else:
+                yield senders[family(source)], packet, (destination, 0)
 
 
 def datagrams(order):
-    if "sources" in order:
-        return spoken(order)
-    sender = socket.socket(family(order["to"]), socket.SOCK_DGRAM)
-    return [(sender, payload, address) for payload, address in encapsulated(order)]
+    return spoken(order) if "sources" in order else encapsulated(order)
 
 
 def send(order):
@@ -78,7 +76,7 @@ def send(order):
 
 
 def steadily(order):
-    ending, sent, due, all_of_them = Ending(), 0, time.monotonic(), datagrams(order)
+    ending, sent, due, all_of_them = Ending(), 0, time.monotonic(), list(datagrams(order))
     while not ending.told:
         for sender, payload, address in all_of_them:
             try:

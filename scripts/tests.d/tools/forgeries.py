@@ -2,10 +2,11 @@
 
     forgeries.py PREFIX          a case a line: FROM NODE EXPECTED WHAT KEY=VALUE..., separated by tabs
 
-FROM is the namespace that sends, NODE the one that counts. EXPECTED names the counts that alone grow there, by as many as were
-sent: received, delivered, read (from the device), reasons of drops, or one of the kernel's (forged_sources), with a plus
-between them; or `nothing`. With a NODE of - it sends alone. KEY=VALUE... is forge.py's order, a list with commas; of a key that comes twice the last one counts.
-Exit code 1: a count differed. Prints at last how many cases there were, and how many datagrams were to be delivered.
+FROM is the namespace that sends, NODE the one that counts; with a NODE of - it sends alone. EXPECTED names the counts
+that alone grow there, by as many as were sent: received, delivered, read (from the device), reasons of drops, or one of
+the kernel's (forged_sources), with a plus between them; or `nothing`. KEY=VALUE... is forge.py's order, a list with
+commas; of a key that comes twice the last one counts. Exit code 1: a count differed. Prints at last how many cases there
+were, and how many datagrams were to be delivered.
 """
 
 import collections
@@ -41,7 +42,7 @@ def enter(name):
 
 
 def counts(node):
-    """What a node has received but for probes, what became of it, what it read from its device, and what its rules dropped."""
+    """What a node received but for probes, what became of it, what it read from its device, what its rules dropped."""
     with socket.socket(socket.AF_UNIX) as control:
         control.connect(f"/run/tartan-lab/{PREFIX}/{node}/run/tartan/tartan.sock")
         control.sendall(b'{"call":"drops"}\n')
@@ -53,7 +54,8 @@ def counts(node):
         found.update({name: inbound[name] for name in ("delivered", "originated")})
         found.update(inbound["dropped"])
         found.update(worker["outbound"]["dropped"])
-    found.update({count["counter"]: count["count"] for count in drops["kernel"] if count["counter"].startswith("forged_")})
+    rules = [count for count in drops["kernel"] if count["counter"].startswith("forged_")]
+    found.update({count["counter"]: count["count"] for count in rules})
     return found
 
 

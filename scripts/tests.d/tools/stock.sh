@@ -53,13 +53,14 @@ delegated() {
         CNI_NETNS="/var/run/netns/$PREFIX-$3" CNI_PATH="$STOCK_PLUGINS" "$STOCK_PLUGINS/bridge"
 }
 
-# bridged_pod NODE: the pod `bridged`, for a law, beside the node's pods of tartan-cni: it has the addresses from 100 on.
+# bridged_pod NODE: the pod `bridged`, for a law, beside the node's pods of tartan-cni: it has the addresses from 100
+# on.
 bridged_pod() {
     local configuration=$SCRATCH/bridged result
     undo no_bridged_pod "$1"
     make_namespace bridged
-    delegate "$1" | jq '.ipam.ranges[][] |= . + {rangeStart: (.subnet | split("/")[0] | sub("(?<last>:?)0?$"; "\(.last)100"))}' \
-        >"$configuration"
+    delegate "$1" | jq '.ipam.ranges[][] |= . +
+        {rangeStart: (.subnet | split("/")[0] | sub("(?<last>:?)0?$"; "\(.last)100"))}' >"$configuration"
     result=$(delegated ADD "$1" bridged <"$configuration") || die "the stock plugin on $1 says: $result"
     jq -r '"bridged '"$1"' \([.ips[].address | split("/")[0]] | join(" "))"' <<<"$result" >>"$LAB_STATE/pods"
 }
