@@ -21,6 +21,7 @@ PORT=8080
 case ${FULL:+full}:$BACKEND:$KERNEL_PATH in
 full:*) ROUNDS=("nftables on" "nftables off" "nftables last" "iptables off" "iptables on" "iptables last") ;;
 :vxlan:off) ROUNDS=("nftables on" "iptables off") ;;
+:vxlan:auto) ROUNDS=("iptables $([ "$PEER" = "" ] && echo off || echo on)") ;;
 *) ROUNDS=("iptables on") ;;
 esac
 mapfile -t NODES < <(awk '{ print $1 }' "$LAB_STATE/nodes")
