@@ -132,42 +132,40 @@ def loss(figure, ratio):
     return ratio - 1 if figure in LESS else 1 - ratio
 
 
+# What is judged as a share that a path may be worse than another: path, beside, figures, share, text; the shares in per cent.
+BESIDES = (("udp", "vxlan", FIGURES, BESIDE, "{path} {worse:.0f} % behind {beside} (≤ {share:.0f} %)"),
+           ("auto-scale", "auto", SCALED, AT_SCALE, "worse by {worse:.0f} % (≤ {share:.0f} %)"),
+           *((*one, "{path} {worse:.0f} % worse than {beside} (≤ {share:.0f} %)") for one in WATCHED))
+# What is judged by itself: the figure, its bar, text, the paths of which it is not judged, bars of other paths. At scale the memory
+# is stated, not limited.
+LIMITS = (("rss", RESIDENT, "MiB resident", ("auto-scale", "listed", "scraped", *UNLIMITED), {}),
+          ("idle", IDLE, "% of a core when idle", ("scraped", *UNLIMITED), {"listed": PROBING}),
+          ("scrape", SCRAPE, "ms for a page of metrics", (), {}),
+          ("scrape-failed", 0, "pages of metrics not had", (), {}),
+          ("capture-off", 0, "packets neither captured nor counted as lost", (), {}),
+          ("followed-off", 0, "packets dropped that were followed wrongly or not", (), {}))
+
+
 def others(result):
     """What else this run can judge: text, whether it is met."""
     found = []
     for underlay in result.values:
-        for figure in FIGURES:
-            ratio = result.against(underlay, "udp", "vxlan", figure)
-            if ratio is None:
-                continue
-            worse = loss(figure, ratio)
-            found.append(("%s, %s: udp %.0f %% behind vxlan (≤ %.0f %%)" % (underlay, figure, 100 * max(worse, 0), 100 * BESIDE), worse <= BESIDE))
-        for figure in SCALED:
-            ratio = result.against(underlay, "auto-scale", "auto", figure)
-            if ratio is not None:
-                worse = loss(figure, ratio)
-                text = "%s, %s: worse by %.0f %% (≤ %.0f %%)" % (underlay, figure, 100 * max(worse, 0), 100 * AT_SCALE)
-                # What the flows themselves take.
-                ratio = result.against(underlay, "kernel-scale", "kernel", figure)
-                if ratio is not None:
-                    text += ", the kernel's VXLAN by %.0f %%" % (100 * max(loss(figure, ratio), 0))
-                found.append((text, worse <= AT_SCALE))
-        for path, beside, figures, share in WATCHED:
+        for path, beside, figures, share, text in BESIDES:
             for figure in figures:
                 ratio = result.against(underlay, path, beside, figure)
+                if ratio is None:
+                    continue
+                worse = loss(figure, ratio)
+                text_ = text.format(path=path, beside=beside, worse=100 * max(worse, 0), share=100 * share)
+                # What the flows themselves take.
+                ratio = result.against(underlay, "kernel-scale", "kernel", figure) if path == "auto-scale" else None
                 if ratio is not None:
-                    worse = loss(figure, ratio)
-                    found.append(("%s, %s: %s %.0f %% worse than %s (≤ %.0f %%)" % (underlay, figure, path, 100 * max(worse, 0), beside, 100 * share), worse <= share))
+                    text_ += ", the kernel's VXLAN by %.0f %%" % (100 * max(loss(figure, ratio), 0))
+                found.append(("%s, %s: %s" % (underlay, figure, text_), worse <= share))
         for path in (path for path in result.values[underlay] if path != "before"):
-            # At scale the memory is stated, not limited.
-            limits = (("rss", RESIDENT, "MiB resident"),) if path not in ("auto-scale", "listed", "scraped") + UNLIMITED else ()
-            idle = None if path in ("scraped",) + UNLIMITED else PROBING if path == "listed" else IDLE
-            limits += (("idle", idle, "% of a core when idle"), ("scrape", SCRAPE, "ms for a page of metrics"),
-                       ("scrape-failed", 0, "pages of metrics not had"), ("capture-off", 0, "packets neither captured nor counted as lost"),
-                       ("followed-off", 0, "packets dropped that were followed wrongly or not"))
-            for figure, bar, text in limits:
-                value = result.median(underlay, path, figure)
-                if None not in (value, bar):
+            for figure, bar, text, unjudged, other in LIMITS:
+                value, bar = result.median(underlay, path, figure), other.get(path, bar)
+                if value is not None and path not in unjudged:
                     found.append(("%s, %s: %.2f %s (≤ %g)" % (underlay, path, value, text, bar), value <= bar))
     return found
 

@@ -11,27 +11,17 @@ PANELS = (
     ("latency-p99", "latency p99", "µs, less is better"),
     ("connect", "new TCP connections", "a second"),
 )
-COLOURS = {
-    "vxlan": "#b3202c",
-    "tun": "#b3202c",
-    "tap": "#d2606a",
-    "udp": "#e08a2e",
-    "stateless": "#2f8f5b",
-    "auto": "#166b3d",
-    "kernel": "#3b6ea5",
-    "kernel-gathered": "#86a9cf",
-    "direct": "#8c9aa8",
-}
-LABELS = {
-    "vxlan": "user space, vxlan",
-    "tun": "user space, TUN",
-    "tap": "user space, TAP",
-    "udp": "user space, udp",
-    "stateless": "kernel path, stateless",
-    "auto": "kernel path, auto",
-    "kernel": "kernel VXLAN",
-    "kernel-gathered": "kernel VXLAN, gathered",
-    "direct": "direct routing",
+# Of each path its colour and what it is called; other ones have their own name.
+PATHS = {
+    "vxlan": ("#b3202c", "user space, vxlan"),
+    "tun": ("#b3202c", "user space, TUN"),
+    "tap": ("#d2606a", "user space, TAP"),
+    "udp": ("#e08a2e", "user space, udp"),
+    "stateless": ("#2f8f5b", "kernel path, stateless"),
+    "auto": ("#166b3d", "kernel path, auto"),
+    "kernel": ("#3b6ea5", "kernel VXLAN"),
+    "kernel-gathered": ("#86a9cf", "kernel VXLAN, gathered"),
+    "direct": ("#8c9aa8", "direct routing"),
 }
 # Compared with in the table only.
 HIDDEN = ("before",)
@@ -44,25 +34,23 @@ def write(file_name, result, underlay):
     paths = [path for path in result.values.get(underlay, {}) if path not in HIDDEN]
     panels = [panel for panel in PANELS if any(result.median(underlay, path, panel[0]) is not None for path in paths)]
     height = 66 + sum(PANEL + BAR * len(paths) for _ in panels)
+    machine = result.machine()
     drawn = [
         '<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" '
         'font-family="system-ui, sans-serif" font-size="12">' % (WIDTH, height, WIDTH, height),
         '<rect width="100%" height="100%" fill="#ffffff"/>',
-        '<text x="16" y="26" font-size="15" font-weight="600">Pod to pod across two nodes, underlay “%s”</text>' % escape(underlay),
-        '<text x="16" y="44" fill="#5b6670">%s</text>' % escape(caption(result)),
+        text(16, 26, "Pod to pod across two nodes, underlay “%s”" % underlay, 'font-size="15" font-weight="600"'),
+        text(16, 44, "medians of %d rounds, line: least to most; %s cores, Linux %s, %s"
+             % (result.rounds, machine["cores"], machine["kernel"], machine["commit"]), 'fill="#5b6670"'),
     ]
-    y = 60
-    for figure, title, unit in panels:
-        drawn += panel(result, underlay, paths, figure, title, unit, y)
-        y += PANEL + BAR * len(paths)
-    drawn.append("</svg>")
+    for number, (figure, title, unit) in enumerate(panels):
+        drawn += panel(result, underlay, paths, figure, title, unit, 60 + number * (PANEL + BAR * len(paths)))
     with open(file_name, "w", encoding="utf-8") as file:
-        file.write("\n".join(drawn) + "\n")
+        file.write("\n".join(drawn) + "\n</svg>\n")
 
 
-def caption(result):
-    machine = result.machine()
-    return "medians of %d rounds, line: least to most; %s cores, Linux %s, %s" % (result.rounds, machine["cores"], machine["kernel"], machine["commit"])
+def text(x, y, words, how=""):
+    return '<text x="%.1f" y="%d" %s>%s</text>' % (x, y, how, escape(words))
 
 
 def panel(result, underlay, paths, figure, title, unit, y):
@@ -70,20 +58,21 @@ def panel(result, underlay, paths, figure, title, unit, y):
     values = {path: result.values[underlay][path].get(figure) for path in paths}
     largest = max(max(each) for each in values.values() if each)
     scale = (WIDTH - LEFT - RIGHT) / largest
-    drawn = ['<text x="16" y="%d" font-weight="600">%s <tspan fill="#5b6670" font-weight="400">%s</tspan></text>' % (y + 18, escape(title), escape(unit))]
+    drawn = [text(16, y + 18, "%s, %s" % (title, unit), 'font-weight="600"')]
     for place, path in enumerate(paths):
         if values[path]:
-            top = y + 26 + place * BAR
-            drawn += bar(path, result.median(underlay, path, figure), values[path], scale, top)
+            drawn += bar(path, result.median(underlay, path, figure), values[path], scale, y + 26 + place * BAR)
     return drawn
 
 
 def bar(path, median, values, scale, top):
     """One path: its name, its bar, its spread, its value."""
     middle = top + 7
+    colour, label = PATHS.get(path, (OTHER, path))
+    least, most = (LEFT + end(values) * scale for end in (min, max))
     return [
-        '<text x="%d" y="%d" text-anchor="end">%s</text>' % (LEFT - 8, middle + 4, escape(LABELS.get(path, path))),
-        '<rect x="%d" y="%d" width="%.1f" height="14" fill="%s"/>' % (LEFT, top, median * scale, COLOURS.get(path, OTHER)),
-        '<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#22272b"/>' % (LEFT + min(values) * scale, middle, LEFT + max(values) * scale, middle),
-        '<text x="%.1f" y="%d">%s</text>' % (LEFT + max(values) * scale + 6, middle + 4, ("%.1f" if median < 100 else "%.0f") % median),
+        text(LEFT - 8, middle + 4, label, 'text-anchor="end"'),
+        '<rect x="%d" y="%d" width="%.1f" height="14" fill="%s"/>' % (LEFT, top, median * scale, colour),
+        '<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#22272b"/>' % (least, middle, most, middle),
+        text(most + 6, middle + 4, ("%.1f" if median < 100 else "%.0f") % median),
     ]

@@ -1,11 +1,11 @@
 """The paths between two pods: Tartan in user space and with the kernel path, the kernel's VXLAN, direct routing, and
 whatever else is named."""
 
+import collections
 import json
 import os
 import select
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -13,28 +13,30 @@ import time
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 LAB = os.path.join(REPOSITORY, "scripts", "lab")
 NAMES = ("tartan", "tartan-cni", "tartan-load")
+USER = "--backend vxlan --kernel-path off"
 # A lab for each path: the end of its prefix, which no other lab has, and its options.
 LABS = {
-    "vxlan": ("v", ["--backend", "vxlan", "--kernel-path", "off"]),
-    "tun": ("n", ["--backend", "vxlan", "--kernel-path", "off", "--device-type", "tun"]),
-    "tap": ("p", ["--backend", "vxlan", "--kernel-path", "off", "--device-type", "tap"]),
-    "udp": ("u", ["--backend", "udp", "--kernel-path", "off"]),
-    "stateless": ("s", ["--kernel-path", "stateless"]),
-    "auto": ("a", ["--kernel-path", "auto"]),
-    "auto-scale": ("x", ["--kernel-path", "auto", "--pods", "250", "--listed", "4998"]),
-    "before": ("b", ["--backend", "vxlan"]),
-    "top": ("t", ["--backend", "vxlan", "--kernel-path", "off"]),
-    "capture": ("c", ["--backend", "vxlan", "--kernel-path", "off"]),
-    "listed": ("l", ["--backend", "vxlan", "--kernel-path", "off", "--listed", "4998"]),
-    "scraped": ("m", ["--backend", "vxlan", "--kernel-path", "off", "--listed", "4998"]),
-    "followed": ("f", ["--backend", "vxlan", "--kernel-path", "off"]),
-    "unprobed": ("o", ["--backend", "vxlan", "--kernel-path", "off"]),
-    "kernel": ("k", ["--control"]),
-    "kernel-gathered": ("g", ["--control"]),
-    "kernel-scale": ("y", ["--control", "--pods", "250"]),
-    "direct": ("d", ["--direct"]),
+    "vxlan": ("v", USER),
+    "tun": ("n", USER + " --device-type tun"),
+    "tap": ("p", USER + " --device-type tap"),
+    "udp": ("u", "--backend udp --kernel-path off"),
+    "stateless": ("s", "--kernel-path stateless"),
+    "auto": ("a", "--kernel-path auto"),
+    "auto-scale": ("x", "--kernel-path auto --pods 250 --listed 4998"),
+    "before": ("b", "--backend vxlan"),
+    "top": ("t", USER),
+    "capture": ("c", USER),
+    "listed": ("l", USER + " --listed 4998"),
+    "scraped": ("m", USER + " --listed 4998"),
+    "followed": ("f", USER),
+    "unprobed": ("o", USER),
+    "kernel": ("k", "--control"),
+    "kernel-gathered": ("g", "--control"),
+    "kernel-scale": ("y", "--control --pods 250"),
+    "direct": ("d", "--direct"),
 }
 WITHOUT_TARTAN = ("kernel", "kernel-gathered", "kernel-scale", "direct")
+NODES = ("node1", "node2")
 # The first node of every lab on the underlay (scripts/lab.d/addresses.sh), and the port where it is sent VXLAN.
 NODE1, VXLAN = "192.0.2.1", 8472
 
@@ -77,6 +79,22 @@ def paths(chosen, others, directory, options, before):
     return found + [Other(*named.split("=", 1), directory) for named in others]
 
 
+def end(process):
+    """Ends a program, politely first."""
+    process.terminate()
+    wait(process)
+
+
+def wait(process):
+    """Waits until it ends, not for ever."""
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        # What it hangs on is in the error that brought us here; the lab must go all the same.
+        process.kill()
+        process.wait(10)
+
+
 def enough_tracking(flows):
     """Ends the bench where connection tracking has no room for so many flows, and for half as many of everything else."""
     with open("/proc/sys/net/netfilter/nf_conntrack_max", encoding="ascii") as file:
@@ -86,17 +104,23 @@ def enough_tracking(flows):
                  "set net.netfilter.nf_conntrack_max higher" % (flows * 3 // 2, most))
 
 
-class Path:
-    """Two pods and a way between them."""
+class Lab:
+    """Two pods and a way between them: a lab of scripts/lab."""
 
+    # What the agents of the lab get besides, as variables of their environment.
+    SETTINGS = {}
     # What the processor time while nothing is measured is called.
     AT_REST = "idle"
 
-    def __init__(self, name, directory):
-        self.name = name
-        self.load = os.path.join(directory, "tartan-load")
-        self.pods = []
-        self.server = None
+    def __init__(self, name, directory, options, load=None):
+        suffix, own = LABS[name]
+        self.prefix, own = "bench" + suffix, own.split()
+        self.name, self.directory = name, directory
+        self.load = os.path.join(load or directory, "tartan-load")
+        self.pods, self.server = [], None
+        self.tartan = name not in WITHOUT_TARTAN
+        self.kernel_path = "stateless" in own or "auto" in own
+        self.options = own + (options if self.tartan else [])
 
     def run(self, pod, command, seconds):
         """Runs a command in the namespace of pod 0 or 1 to its end and returns what it printed."""
@@ -105,9 +129,9 @@ class Path:
             raise RuntimeError("%s in %s: %s" % (shlex.join(command), self.name, (done.stderr or done.stdout).strip()[-400:]))
         return done.stdout
 
-    def start(self, pod, command):
+    def start(self, pod, command, output=subprocess.PIPE):
         """Starts a command there; the caller that waits for it reads its output."""
-        return subprocess.Popen(self.inside(pod, command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return subprocess.Popen(self.inside(pod, command), stdout=output, stderr=subprocess.DEVNULL, text=True)
 
     def inside(self, pod, command):
         return ["ip", "netns", "exec", self.pods[pod][0]] + command
@@ -117,61 +141,12 @@ class Path:
 
     def serve(self):
         # No program reads what a server prints; a pipe would be full after some dozens of measurements, and the server wait.
-        self.server = subprocess.Popen(self.inside(1, ["iperf3", "--server", "--bind", self.address(1)]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.server = self.start(1, ["iperf3", "--server", "--bind", self.address(1)], subprocess.DEVNULL)
 
     def stop_serving(self):
         if self.server:
-            self.server.send_signal(signal.SIGTERM)
-            try:
-                self.server.wait(10)
-            except subprocess.TimeoutExpired:
-                # What it hangs on is in the error that brought us here; the lab must go all the same.
-                self.server.kill()
-                self.server.wait(10)
+            end(self.server)
             self.server = None
-
-    def agents(self):
-        """Process ids of keepers and services; none where there is no Tartan."""
-        return []
-
-    def drops(self):
-        """Packets that Tartan dropped on both nodes; None where there is no Tartan."""
-        return None
-
-    def device_type(self):
-        """tun or tap: what Tartan's tunnel device is; None where there is no Tartan."""
-        return None
-
-    def refused(self, seconds):
-        """How many packets of a host that is no node the first node has refused, of a flood of so many seconds; None where
-        there is no Tartan."""
-        return None
-
-    def flooding(self, on):
-        """A flood begins or has ended."""
-
-    def measured(self, on):
-        """A measurement of this path begins or has ended; the other paths are measured in between."""
-
-    def at_end(self):
-        """What this path alone has measured all along."""
-        return {}
-
-
-class Lab(Path):
-    """A lab of scripts/lab."""
-
-    # What the agents of the lab get besides, as variables of their environment.
-    SETTINGS = {}
-
-    def __init__(self, name, directory, options, load=None):
-        super().__init__(name, load or directory)
-        suffix, own = LABS[name]
-        self.prefix = "bench" + suffix
-        self.directory = directory
-        self.tartan = name not in WITHOUT_TARTAN
-        self.kernel_path = "stateless" in own or "auto" in own
-        self.options = own + (options if self.tartan else [])
 
     def up(self, underlay):
         self.down()
@@ -181,28 +156,28 @@ class Lab(Path):
         self.lab("masquerade", "on")
         with open("/run/tartan-lab/%s/pods" % self.prefix, encoding="ascii") as file:
             self.attached = [line.split() for line in file]
-        self.pods = [self.pod(node, 0) for node in ("node1", "node2")]
+        self.pods = [self.pod(node, 0) for node in NODES]
         if self.kernel_path:
             self.wait_for_kernel_path()
         self.serve()
 
     def wait_for_kernel_path(self):
         """Without it the figures would be those of user space under another name."""
-        end = time.monotonic() + 20
-        for node in ("node1", "node2"):
-            while True:
-                state = self.asked(node, "status")["kernel_path"]
-                if state["in_use"]:
-                    break
-                if time.monotonic() > end:
+        latest = time.monotonic() + 20
+        for node in NODES:
+            while not (state := self.asked(node, "status")["kernel_path"])["in_use"]:
+                if time.monotonic() > latest:
                     sys.exit("scripts/bench: the kernel path of %s in the lab %s is not in use: %s" % (node, self.prefix, state["reason"]))
                 time.sleep(0.2)
 
+    def tartan_in(self, node, *words):
+        """The command line that runs `tartan WORDS` on a node."""
+        return ["ip", "netns", "exec", "%s-%s" % (self.prefix, node), os.path.join(self.directory, "tartan"), words[0], "--root",
+                "/run/tartan-lab/%s/%s" % (self.prefix, node), *words[1:]]
+
     def asked(self, node, command):
         """What `tartan COMMAND` says there. Its code is 1 where there is a problem, which is an answer all the same."""
-        shown = subprocess.run(["ip", "netns", "exec", "%s-%s" % (self.prefix, node), os.path.join(self.directory, "tartan"), "--root",
-                                "/run/tartan-lab/%s/%s" % (self.prefix, node), command, "-o", "json"], stdout=subprocess.PIPE, text=True, check=False)
-        return json.loads(shown.stdout)
+        return json.loads(subprocess.run(self.tartan_in(node, command, "-o", "json"), stdout=subprocess.PIPE, text=True, check=False).stdout)
 
     def pod(self, node, number):
         """Namespace and address of a node's pod, by its place among the node's."""
@@ -218,33 +193,33 @@ class Lab(Path):
         done = subprocess.run([LAB, verb, "--prefix", self.prefix, *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
             sys.exit("scripts/bench: scripts/lab %s failed:\n%s" % (verb, done.stdout))
-        return done.stdout
 
     def agents(self):
-        if not self.tartan:
-            return []
+        """Process ids of keeper and service of each node; none where there is no Tartan."""
         found = []
-        for node in (1, 2):
-            with open("/run/tartan-lab/%s/node%d/pid" % (self.prefix, node), encoding="ascii") as file:
+        for node in NODES if self.tartan else ():
+            with open("/run/tartan-lab/%s/%s/pid" % (self.prefix, node), encoding="ascii") as file:
                 keeper = int(file.read())
             with open("/proc/%d/task/%d/children" % (keeper, keeper), encoding="ascii") as file:
                 found.append([keeper] + [int(word) for word in file.read().split()])
         return found
 
     def drops(self):
+        """Packets that Tartan dropped on both nodes; None where there is no Tartan."""
         if not self.tartan:
             return None
-        return sum(sum(self.dropped(node, direction).values()) for node in ("node1", "node2") for direction in ("inbound", "outbound"))
+        return sum(sum(self.dropped(node, direction).values()) for node in NODES for direction in ("inbound", "outbound"))
 
     def dropped(self, node, direction):
         """Packets that the workers of a node dropped in a direction, by reason."""
-        found = {}
+        found = collections.Counter()
         for worker in self.asked(node, "drops")["workers"]:
-            for reason, count in worker[direction]["dropped"].items():
-                found[reason] = found.get(reason, 0) + count
+            found.update(worker[direction]["dropped"])
         return found
 
     def refused(self, seconds):
+        """How many packets of a host that is no node the first node has refused, of a flood of so many seconds; None where
+        there is no Tartan."""
         if not self.tartan:
             return None
         flood = [self.load, "flood", "--to", "%s:%d" % (NODE1, VXLAN), "--size", "64", "--seconds", "%g" % seconds]
@@ -255,10 +230,21 @@ class Lab(Path):
         return sum(self.dropped("node1", "inbound").values()) - before
 
     def device_type(self):
+        """tun or tap: what Tartan's tunnel device is; None where there is no Tartan."""
         if not self.tartan:
             return None
         shown = subprocess.run(["ip", "-n", self.prefix + "-node1", "-d", "-j", "link", "show", "tartan0"], stdout=subprocess.PIPE, text=True, check=True)
         return json.loads(shown.stdout)[0]["linkinfo"]["info_data"]["type"]
+
+    def flooding(self, on):
+        """A flood begins or has ended."""
+
+    def measured(self, on):
+        """A measurement of this path begins or has ended; the other paths are measured in between."""
+
+    def at_end(self):
+        """What this path alone has measured all along."""
+        return {}
 
 
 class Gathered(Lab):
@@ -299,12 +285,12 @@ class Scale(Lab):
     def live(self):
         """Starts the flows, and waits until each has sent what makes it one."""
         (sender, _), (receiver, address) = self.pod("node1", 1), self.pod("node2", 1)
-        self.receiver = subprocess.Popen(
-            ["ip", "netns", "exec", receiver, self.load, "answer", "--listen", "%s:%d" % (address, self.PORT), "--seconds", str(self.LONGEST)], stdout=subprocess.DEVNULL)
+        place, longest = "%s:%d" % (address, self.PORT), ["--seconds", str(self.LONGEST)]
+        self.receiver = subprocess.Popen(["ip", "netns", "exec", receiver, self.load, "answer", "--listen", place, *longest], stdout=subprocess.DEVNULL)
         time.sleep(0.5)
         self.sender = subprocess.Popen(
-            ["ip", "netns", "exec", sender, self.load, "spread", "--to", "%s:%d" % (address, self.PORT), "--flows", str(self.FLOWS), "--first", str(self.FIRST),
-             "--first-rate", str(self.FIRST_RATE), "--rate", str(self.RATE), "--seconds", str(self.LONGEST)], stdout=subprocess.PIPE, bufsize=0)
+            ["ip", "netns", "exec", sender, self.load, "spread", "--to", place, "--flows", str(self.FLOWS), "--first", str(self.FIRST),
+             "--first-rate", str(self.FIRST_RATE), "--rate", str(self.RATE), *longest], stdout=subprocess.PIPE, bufsize=0)
         # tartan-load prints a line after each of the first turns: the greetings, what makes each a flow, the first at the later pace.
         for _ in range(3):
             ready, _, _ = select.select([self.sender.stdout], [], [], self.LONGEST / 10)
@@ -315,32 +301,26 @@ class Scale(Lab):
         """Ends them."""
         for process in (self.sender, self.receiver):
             if process:
-                process.terminate()
-                process.wait(10)
+                end(process)
         self.sender = self.receiver = None
 
     def flows(self):
         """How many flows the kernel path of each node has taken over and connection tracking not forgotten since, and how often it
         has refused one; nothing where there is none."""
-        found = []
-        if not self.kernel_path:
-            return found
-        for node in ("node1", "node2"):
-            flows = self.asked(node, "status")["kernel_path"]["flows"]
-            found.append((flows["installed"] - flows["ended"], sum(one["count"] for one in flows["refused"])))
-        return found
+        flows = [self.asked(node, "status")["kernel_path"]["flows"] for node in NODES if self.kernel_path]
+        return [(one["installed"] - one["ended"], sum(refused["count"] for refused in one["refused"])) for one in flows]
 
     def down(self):
         self.quiet()
         super().down()
 
 
-class Other(Path):
+class Other(Lab):
     """Another overlay, brought up by a command of the user's."""
 
     def __init__(self, name, command, directory):
-        super().__init__(name, directory)
-        self.command = shlex.split(command)
+        super().__init__("direct", directory, [])
+        self.name, self.command = name, shlex.split(command)
 
     def up(self, underlay):
         printed = subprocess.run(self.command + ["up", underlay], stdout=subprocess.PIPE, text=True, check=True).stdout

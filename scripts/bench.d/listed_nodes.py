@@ -28,25 +28,16 @@ INNER_MTU = 1450
 IP_PKTINFO = 8
 
 
-def answer(headers, message, length):
+def answer(message, length):
     """The answer to a request that came as an outer packet of so many bytes."""
     said = bytearray(message[:MESSAGE])
     said[5] = IS_ANSWER
     struct.pack_into("!IIII", said, 24, length, HEARD, INNER_MTU, 0)
-    return back(headers) + bytes(said)
+    return bytes(said)
 
 
-def request(headers, nonce):
-    said = bytearray(REQUEST)
-    said[:6] = b"\0TRT\x01" + bytes((IS_REQUEST,))
-    struct.pack_into("!Q", said, 8, nonce)
-    struct.pack_into("!II", said, 28, HEARD, INNER_MTU)
-    return back(headers) + bytes(said)
-
-
-def back(headers):
-    """The same headers with the stations exchanged."""
-    return headers[:8] + headers[14:20] + headers[8:14] + headers[20:]
+def request(nonce):
+    return struct.pack("!6s2xQ12xII", b"\0TRT\x01" + bytes((IS_REQUEST,)), nonce, HEARD, INNER_MTU).ljust(REQUEST, b"\0")
 
 
 def main():
@@ -67,8 +58,10 @@ def main():
             # From the address that was asked: struct in_pktinfo, whose last part is where the datagram was sent to.
             own = [(socket.IPPROTO_IP, IP_PKTINFO, struct.pack("I4s4s", 0, ancillary[0][2][8:12], bytes(4)))]
             nonce += 1
-            for said in (answer(headers, message, OUTER + len(data)), request(headers, nonce)):
-                nodes.sendmsg([said], own, 0, (source[0], VXLAN))
+            # The stations exchanged.
+            back = headers[:8] + headers[14:20] + headers[8:14] + headers[20:]
+            for said in (answer(message, OUTER + len(data)), request(nonce)):
+                nodes.sendmsg([back + said], own, 0, (source[0], VXLAN))
 
 
 main()

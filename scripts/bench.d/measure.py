@@ -5,11 +5,30 @@ import os
 import re
 import time
 
-import cores
-
 FIGURES = ("tcp1", "tcp1-back", "tcp8", "tcp8-back", "udp64", "udp1400", "latency", "connect")
 # Measured with --observe, or if named.
 OBSERVED = ("refused",)
+# Seconds of idleness that are watched: of the refresh of each node, which comes every 10 or 11 s, two.
+IDLE = 22
+TICKS = os.sysconf("SC_CLK_TCK")
+# Up to so much of what the machine wanted may be taken away, per cent: with a fifth gone floods arrive at a tenth.
+CALM = 5
+
+
+def now():
+    """Seconds that all cores together have worked, and that the host gave to others while a core here had work."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _idle, _wait, irq, softirq, stolen = (int(word) for word in file.readline().split()[1:9])
+    return (user + nice + system + irq + softirq) / TICKS, stolen / TICKS
+
+
+def taken_since(before):
+    """Per cent of what the machine wanted since `before`, what now() returned, that was taken.
+
+    A share of what was wanted and not of the time, or a run that keeps more cores busy would seem disturbed more often.
+    """
+    work, taken = (after - one for after, one in zip(now(), before))
+    return 100 * taken / max(work + taken, 1 / TICKS)
 
 
 def take(figure, path, seconds, tries=1):
@@ -19,14 +38,14 @@ def take(figure, path, seconds, tries=1):
     the first calm one counts, or the calmest, whatever it found. What did not count is kept beside it.
     """
     found = []
-    while len(found) < tries and (not found or found[-1][0] > cores.CALM):
-        before = cores.now()
+    while len(found) < tries and (not found or found[-1][0] > CALM):
+        before = now()
         path.measured(True)
         try:
             values = once(figure, path, seconds)
         finally:
             path.measured(False)
-        found.append((cores.taken_since(before), values))
+        found.append((taken_since(before), values))
     share, values = min(found, key=lambda one: one[0])
     if figure not in values:
         return {}
@@ -37,8 +56,7 @@ def take(figure, path, seconds, tries=1):
 def once(figure, path, seconds):
     """One measurement, however calm the machine is."""
     if figure.startswith("tcp"):
-        flows = int(figure[3])
-        return tcp(figure, path, seconds, flows, figure.endswith("-back"))
+        return tcp(figure, path, seconds, figure[3], ["--reverse"] if figure.endswith("-back") else [])
     if figure.startswith("udp"):
         path.flooding(True)
         try:
@@ -54,59 +72,57 @@ def refused(path, seconds):
     return {} if count is None else {"refused": count / seconds / 1e3}
 
 
-def tcp(figure, path, seconds, flows, back):
+def tcp(figure, path, seconds, flows, options):
     """Gb/s received by the far end, retransmits and CPU seconds of the whole machine per GB."""
-    command = ["iperf3", "--client", path.address(1), "--time", "%g" % max(1, round(seconds)), "--parallel", str(flows), "--json"]
-    before = cores.now()[0]
-    report = json.loads(path.run(0, command + (["--reverse"] if back else []), seconds))
-    used = cores.now()[0] - before
-    gigabytes = report["end"]["sum_received"]["bytes"] / 1e9
+    command = ["iperf3", "--client", path.address(1), "--time", "%g" % max(1, round(seconds)), "--parallel", flows, "--json"]
+    before = now()[0]
+    end = json.loads(path.run(0, command + options, seconds))["end"]
+    used = now()[0] - before
+    gigabytes = max(end["sum_received"]["bytes"] / 1e9, 1e-9)
     return {
-        figure: report["end"]["sum_received"]["bits_per_second"] / 1e9,
-        figure + "-retransmits": report["end"]["sum_sent"].get("retransmits", 0) / max(gigabytes, 1e-9),
-        figure + "-cpu": used / max(gigabytes, 1e-9),
+        figure: end["sum_received"]["bits_per_second"] / 1e9,
+        figure + "-retransmits": end["sum_sent"].get("retransmits", 0) / gigabytes,
+        figure + "-cpu": used / gigabytes,
     }
+
+
+def loaded(path, seconds, port, far, near, *options):
+    """What tartan-load says at both ends, with `far` at the far one and `near` at this one, and CPU seconds meanwhile."""
+    place = "%s:%d" % (path.address(1), port)
+    other = path.start(1, [path.load, far, "--listen", place, "--seconds", "%g" % (seconds + 0.6)])
+    time.sleep(0.2)
+    before = now()[0]
+    found = json.loads(path.run(0, [path.load, near, "--to", place, *options, "--seconds", "%g" % seconds], seconds))
+    used = now()[0] - before
+    return found, json.loads(other.communicate(timeout=seconds + 20)[0] or "{}"), used
 
 
 def udp(figure, path, seconds, size):
     """Thousands of packets per second that the far end received of a flood, and the share of those sent."""
-    sink = path.start(1, [path.load, "sink", "--listen", "%s:9000" % path.address(1), "--seconds", "%g" % (seconds + 0.6)])
-    time.sleep(0.2)
-    before = cores.now()[0]
-    sent = json.loads(path.run(0, [path.load, "flood", "--to", "%s:9000" % path.address(1), "--size", str(size), "--seconds", "%g" % seconds], seconds))
-    used = cores.now()[0] - before
-    received = json.loads(sink.communicate(timeout=seconds + 20)[0])["received"]
-    gigabytes = received * size / 1e9
+    sent, sink, used = loaded(path, seconds, 9000, "sink", "flood", "--size", str(size))
+    received = sink["received"]
     return {
         figure: received / sent["seconds"] / 1e3,
         figure + "-arrived": received / max(sent["sent"], 1),
-        figure + "-cpu": used / max(gigabytes, 1e-9),
+        figure + "-cpu": used / max(received * size / 1e9, 1e-9),
     }
 
 
 def latency(path, seconds):
     """Half a round trip of 64 bytes, microseconds: the median and the 99th percentile."""
-    echo = path.start(1, [path.load, "echo", "--listen", "%s:9001" % path.address(1), "--seconds", "%g" % (seconds + 0.6)])
-    time.sleep(0.2)
-    report = json.loads(path.run(0, [path.load, "ping", "--to", "%s:9001" % path.address(1), "--seconds", "%g" % seconds], seconds))
-    echo.communicate(timeout=seconds + 20)
-    return {"latency": report["p50_us"], "latency-p99": report["p99_us"], "latency-lost": report["lost"]}
+    found, _, _ = loaded(path, seconds, 9001, "echo", "ping")
+    return {"latency": found["p50_us"], "latency-p99": found["p99_us"], "latency-lost": found["lost"]}
 
 
 def connect(path, seconds):
     """New TCP connections a second, each accepted, closed by the far end, then by this one; and how long each takes, µs."""
-    accept = path.start(1, [path.load, "accept", "--listen", "%s:9002" % path.address(1), "--seconds", "%g" % (seconds + 0.6)])
-    time.sleep(0.2)
-    before = cores.now()[0]
-    report = json.loads(path.run(0, [path.load, "connect", "--to", "%s:9002" % path.address(1), "--seconds", "%g" % seconds], seconds))
-    used = cores.now()[0] - before
-    accept.communicate(timeout=seconds + 20)
+    found, _, used = loaded(path, seconds, 9002, "accept", "connect")
     return {
-        "connect": report["connections"] / report["seconds"],
-        "connect-p50": report["p50_us"],
-        "connect-p99": report["p99_us"],
-        "connect-failed": report["failed"],
-        "connect-cpu": used / max(report["connections"], 1) * 1e3,
+        "connect": found["connections"] / found["seconds"],
+        "connect-p50": found["p50_us"],
+        "connect-p99": found["p99_us"],
+        "connect-failed": found["failed"],
+        "connect-cpu": used / max(found["connections"], 1) * 1e3,
     }
 
 
@@ -135,15 +151,10 @@ def tables(processes):
 
 
 def worked(processes):
-    """Seconds of CPU that the processes have used, by the clock of each, which counts nanoseconds and the threads that have
-    ended too. /proc/PID/stat counts ticks of 10 ms, and rounds user and system down each."""
-    return sum(time.clock_gettime(clock_of(process)) for process in processes)
-
-
-def clock_of(process):
-    """The number of a process's CPU clock, as clock_getcpuclockid(3) makes it (linux/posix-timers_types.h,
-    MAKE_PROCESS_CPUCLOCK with CPUCLOCK_SCHED)."""
-    return ~process << 3 | 2
+    """Seconds of CPU that the processes have used, by the clock of each (clock_getcpuclockid(3); linux/posix-timers_types.h,
+    MAKE_PROCESS_CPUCLOCK with CPUCLOCK_SCHED), which counts nanoseconds and the threads that have ended too. /proc/PID/stat counts
+    ticks of 10 ms, and rounds user and system down each."""
+    return sum(time.clock_gettime(~process << 3 | 2) for process in processes)
 
 
 def footprint(path):
@@ -159,7 +170,3 @@ def footprint(path):
     time.sleep(IDLE)
     idle = (worked(agents) - before) / (time.monotonic() - start) / len(nodes)
     return {"rss": memory, "tables": kernel, path.AT_REST: idle * 100}
-
-
-# Seconds of idleness that are watched: of the refresh of each node, which comes every 10 or 11 s, two.
-IDLE = 22

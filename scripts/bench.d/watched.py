@@ -20,15 +20,11 @@ class Watched(labs.Lab):
 
     # Its arguments behind `tartan`; it gets a terminal.
     WATCHER = ()
-
-    def __init__(self, name, directory, options, load=None):
-        super().__init__(name, directory, options, load)
-        self.watchers = []
+    watchers = ()
 
     def up(self, underlay):
         super().up(underlay)
-        for node in ("node1", "node2"):
-            self.watchers.append(Watcher(self, node))
+        self.watchers = [Watcher(self.tartan_in(node, *self.WATCHER)) for node in labs.NODES]
         # The first sample is taken, and the workers are told to count.
         time.sleep(2)
         self.still_watched()
@@ -45,10 +41,13 @@ class Watched(labs.Lab):
         self.still_watched()
         return super().drops()
 
+    def ended(self):
+        """Ends the watchers, and returns the end of what each printed."""
+        watchers, self.watchers = self.watchers, ()
+        return [watcher.end() for watcher in watchers]
+
     def down(self):
-        for watcher in self.watchers:
-            watcher.end()
-        self.watchers = []
+        self.ended()
         super().down()
 
 
@@ -58,10 +57,8 @@ class Watcher:
     # Bytes of what it printed that are kept, from the last on.
     KEPT = 65536
 
-    def __init__(self, lab, node):
+    def __init__(self, command):
         self.ours, terminal = pty.openpty()
-        command = ["ip", "netns", "exec", "%s-%s" % (lab.prefix, node), os.path.join(lab.directory, "tartan"), lab.WATCHER[0], "--root",
-                   "/run/tartan-lab/%s/%s" % (lab.prefix, node), *lab.WATCHER[1:]]
         environment = dict(os.environ, TERM="xterm-256color", COLUMNS="120", LINES="40")
         self.process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment, start_new_session=True)
         os.close(terminal)
@@ -78,10 +75,8 @@ class Watcher:
             while found := os.read(self.ours, 65536):
                 self.printed = (self.printed + found)[-self.KEPT :]
                 *whole, line = (line + found).split(b"\n")
-                for one in whole:
-                    count = COUNTED.match(one)
-                    if count:
-                        self.counted[count[1].decode(), count[2].decode()] = int(count[3])
+                for count in filter(None, map(COUNTED.match, whole)):
+                    self.counted[count[1].decode(), count[2].decode()] = int(count[3])
                 line = line[-self.KEPT :]
         except OSError:
             # The program has ended.
@@ -90,13 +85,9 @@ class Watcher:
             os.close(self.ours)
 
     def end(self):
-        """Ends it as a key of the terminal would, and returns the end of what it printed."""
+        """Ends it as a key of the terminal would."""
         self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(10)
+        labs.wait(self.process)
         self.reader.join(10)
         return self.printed.decode(errors="replace")
 
@@ -122,14 +113,12 @@ class Capture(Watched):
         """Packets that passed the workers' filters on both nodes, the share that the captures lost, and how many are in
         neither of their counts."""
         sums = dict.fromkeys(self.SAYS, 0)
-        for watcher in self.watchers:
-            printed = watcher.end()
+        for printed in self.ended():
             for name, words in self.SAYS.items():
                 said = words.search(printed)
                 if not said:
                     raise RuntimeError("tartan capture in %s did not say what it has: %s" % (self.name, printed[-400:]))
                 sums[name] += int(said[1])
-        self.watchers = []
         return {"captured": sums["offered"], "capture-lost": 100 * sums["lost"] / max(sums["offered"], 1),
                 "capture-off": abs(sums["offered"] - sums["captured"] - sums["lost"])}
 
@@ -166,21 +155,17 @@ class Listed(labs.Lab):
     LONGEST = 420
     # Seconds after which a node that has just started has asked each path what it asks once.
     SETTLED = 90
-
-    def __init__(self, name, directory, options, load=None):
-        super().__init__(name, directory, options, load)
-        self.nodes = None
+    nodes = None
 
     def up(self, underlay):
         super().up(underlay)
         self.nodes = subprocess.Popen(["ip", "netns", "exec", self.prefix + "-mallory", sys.executable, LISTED_NODES])
         began = time.monotonic()
-        end = began + self.LONGEST
-        for node in ("node1", "node2"):
+        for node in labs.NODES:
             while unknown := self.unknown(node):
                 if self.nodes.poll() is not None:
                     raise RuntimeError("the program that answers as the nodes of %s has ended" % self.name)
-                if time.monotonic() > end:
+                if time.monotonic() > began + self.LONGEST:
                     raise RuntimeError("%s of %s has not found out about %d nodes" % (node, self.name, unknown))
                 time.sleep(5)
         time.sleep(max(0, began + self.SETTLED - time.monotonic()))
@@ -192,8 +177,7 @@ class Listed(labs.Lab):
 
     def down(self):
         if self.nodes:
-            self.nodes.terminate()
-            self.nodes.wait(10)
+            labs.end(self.nodes)
             self.nodes = None
         super().down()
 
@@ -207,20 +191,15 @@ class Scraped(Listed):
     # Seconds.
     EVERY = 1.0
 
-    def __init__(self, name, directory, options, load=None):
-        super().__init__(name, directory, options, load)
-        self.times = []
-        self.failed = 0
-        self.ended, self.wanted = threading.Event(), threading.Event()
-        self.scrapers = []
+    scrapers = ()
 
     def up(self, underlay):
         super().up(underlay)
-        self.ended.clear()
-        for node in ("node1", "node2"):
-            scraper = threading.Thread(target=self.scrape, args=("%s-%s" % (self.prefix, node),), daemon=True)
+        self.times, self.failed = [], 0
+        self.ended, self.wanted = threading.Event(), threading.Event()
+        self.scrapers = [threading.Thread(target=self.scrape, args=("%s-%s" % (self.prefix, node),), daemon=True) for node in labs.NODES]
+        for scraper in self.scrapers:
             scraper.start()
-            self.scrapers.append(scraper)
 
     def measured(self, on):
         (self.wanted.set if on else self.wanted.clear)()
@@ -248,10 +227,10 @@ class Scraped(Listed):
         return {"scrape": times[len(times) // 2] * 1000, "scrape-most": times[-1] * 1000, "scrape-failed": self.failed}
 
     def down(self):
-        self.ended.set()
         for scraper in self.scrapers:
+            self.ended.set()
             scraper.join(20)
-        self.scrapers = []
+        self.scrapers = ()
         super().down()
 
 

@@ -18,10 +18,15 @@ FIGURES = bars.SCALED + ("tcp1-cpu", "tcp8-cpu", "udp64-arrived", "udp1400-arriv
 JUST = 0.01
 
 
-def results(device):
-    """Every figure of every path is 1, but what has a bar, and that far away from it: above all of its bars."""
+def given(values):
     result = report.Result(1, 1.0)
-    result.values = {underlay: {path: {figure: [1.0] for figure in FIGURES} for path in PATHS} for underlay in bars.UNDERLAYS}
+    result.values = values
+    return result
+
+
+def results(device):
+    """Every figure of every path is 1, but what has a bar, and that just reaches the strictest of its bars."""
+    result = given({underlay: {path: {figure: [1.0] for figure in FIGURES} for path in PATHS} for underlay in bars.UNDERLAYS})
     result.devices = {underlay: {"vxlan": device, "auto": device} for underlay in bars.UNDERLAYS}
     for bar in bars.all_bars():
         place = result.values[bar.underlay][bar.path]
@@ -34,48 +39,44 @@ def limit(bar, device):
     return bar.bar[device] if isinstance(bar.bar, dict) else bar.bar
 
 
+def judged_once(values, is_missed):
+    """One bar alone is judged, as missed or not."""
+    result = given(values)
+    judged = bars.others(result)
+    assert len(judged) == 1 and bool(bars.missed(result)) == is_missed, "%s: %s, missed %s" % (values, judged, is_missed)
+    return result
+
+
 def observed():
     """Each bar of --observe: one path that costs a little more than it may, beside the same that costs what it may."""
     promised = {("top", 0.03), ("capture", 0.10), ("scraped", 0.10), ("followed", 0.10), ("vxlan", 0.10)}
     assert {(path, share) for path, _, _, share in bars.WATCHED} == promised, "what watching may cost"
     for path, beside, figures, share in bars.WATCHED:
         for figure in figures:
-            for more, is_missed in ((share - JUST / 2, False), (share + JUST / 2, True)):
-                result = report.Result(1, 1.0)
+            for more in (share - JUST / 2, share + JUST / 2):
                 worse = 100 * (1 + more if figure in bars.LESS else 1 - more)
-                result.values["wire"] = {beside: {figure: [100.0]}, path: {figure: [worse]}}
-                assert len(bars.others(result)) == 1, "%s of %s is judged %d times" % (figure, path, len(bars.others(result)))
-                assert bool(bars.missed(result)) == is_missed, "%s of %s, %g worse: missed %s" % (figure, path, more, bars.missed(result))
+                judged_once({"wire": {beside: {figure: [100.0]}, path: {figure: [worse]}}}, more > share)
     limits = (("listed", "idle", bars.PROBING), ("scraped", "scrape", bars.SCRAPE), ("scraped", "scrape-failed", 0),
               ("capture", "capture-off", 0), ("followed", "followed-off", 0), ("vxlan", "idle", bars.IDLE), ("vxlan", "rss", bars.RESIDENT))
-    for path, figure, limit in limits:
-        for value, is_missed in ((limit, False), (limit + JUST, True)):
-            result = report.Result(1, 1.0)
-            result.values["wire"] = {path: {figure: [value]}}
-            assert bool(bars.missed(result)) == is_missed, "%s of %s at %g: missed %s" % (figure, path, value, bars.missed(result))
+    for path, figure, most in limits:
+        for value in (most, most + JUST):
+            result = judged_once({"wire": {path: {figure: [value]}}}, value > most)
             assert report.TITLES[figure] in result.table(), "the table has no %s" % figure
     # A watcher asks all the time.
     for path in bars.UNLIMITED:
-        result = report.Result(1, 1.0)
-        result.values["wire"] = {path: {"idle": [100.0], "rss": [1000.0]}}
-        assert not bars.others(result), "%s is judged idle" % path
+        assert not bars.others(given({"wire": {path: {"idle": [100.0], "rss": [1000.0]}}})), "%s is judged idle" % path
 
 
 def pairs():
-    """A machine that is twice as fast in some rounds: each round is judged by itself, and at scale the medians."""
-    result = report.Result(3, 1.0)
-    paths = {"auto": {"tcp1": [4.0, 2.0, 2.0]}, "kernel": {"tcp1": [4.0, 4.0, 2.0]}}
-    result.values = {"wire": paths, "wire" + report.SCALE_LABEL: paths}
-    assert result.against("wire", "auto", "kernel", "tcp1") == 1.0
-    assert result.against("wire" + report.SCALE_LABEL, "auto", "kernel", "tcp1") == 0.5
-    assert result.against("wire", "auto", "direct", "tcp1") is None
-    # One measurement is missing, and the rest cannot be paired.
-    paths["auto"]["tcp1"] = [4.0, 2.0]
-    assert result.against("wire", "auto", "kernel", "tcp1") == 0.75
-    paths["kernel"]["tcp1"] = [4.0, 0.0]
-    assert result.against("wire", "auto", "kernel", "tcp1") == 1.0
-    paths["kernel"]["tcp1"] = [0.0, 0.0]
-    assert result.against("wire", "auto", "kernel", "tcp1") is None
+    """A machine that is twice as fast in some rounds: each round is judged by itself, and at scale the medians; so is what cannot be
+    paired because a measurement is missing."""
+    for ours, theirs, paired, at_scale in (([4.0, 2.0, 2.0], [4.0, 4.0, 2.0], 1.0, 0.5), ([4.0, 2.0], [4.0, 4.0, 2.0], 0.75, 0.75),
+                                           ([4.0, 2.0], [4.0, 0.0], 1.0, 1.5), ([4.0, 2.0], [0.0, 0.0], None, None)):
+        paths = {"auto": {"tcp1": ours}, "kernel": {"tcp1": theirs}}
+        result = given({"wire": paths, "wire" + report.SCALE_LABEL: paths})
+        assert result.against("wire", "auto", "kernel", "tcp1") == paired
+        assert result.against("wire" + report.SCALE_LABEL, "auto", "kernel", "tcp1") == at_scale
+        assert result.against("wire", "auto", "direct", "tcp1") is None
 
 
 def main():
@@ -110,7 +111,7 @@ def main():
         chart.write(file.name, reached, "wire")
         texts = [node.firstChild.data for node in xml.dom.minidom.parse(file.name).getElementsByTagName("text")]
     for path in PATHS:
-        shown = texts.count(chart.LABELS.get(path, path))
+        shown = texts.count(chart.PATHS.get(path, ("", path))[1])
         assert shown == (0 if path in chart.HIDDEN else len(chart.PANELS)), "the chart shows %s %d times" % (path, shown)
     print("%d bars, two devices" % len(every))
 
