@@ -24,7 +24,7 @@ reached() {
 answered() {
     local own
     own=$(address_of bridged "$1")
-    [ "$(echo "one any $2 80 asked" | in_ns bridged python3 "$TOOLS/reach.py" ask | sort)" = \
+    [ "$(echo "one any $2 80 asked" | in_ns bridged python3 "$TOOLS/exchange.py" ask | sort)" = \
         "$(printf '%s|pod3 %s|asked\n' tcp "$own" udp "$own")" ]
 }
 
@@ -34,7 +34,7 @@ is_refused() {
     local service delivered before sent tunnel=10.244.2.0
     [ "$1" = 4 ] || tunnel=fd00:10:244:2::
     service=$(jq -r '.[] | select(.name == "lab/pod3").address' "$LAB_STATE/services.$1")
-    start_in pod3 python3 "$TOOLS/reach.py" serve pod3 "$PORT" "$(address_of pod3 "$1")"
+    start_in pod3 python3 "$TOOLS/exchange.py" serve pod3 "$PORT" "$(address_of pod3 "$1")"
     until_true 10 "IPv$1: the honest pod is answered, and seen as itself" answered "$1" "$service"
     delivered=$(flow node2 inbound delivered) before=$(spoofed)
     sent=$(in_ns bridged python3 "$TOOLS/forge.py" <<<"{\"sources\": [\"$(address_of pod4 "$1")\", \"$tunnel\"],
