@@ -138,8 +138,8 @@ followed() {
     until_true 2 "drops of a pod" counted of-pod "NotPeersSource 4"
     until_true 2 "drops of reasons" counted of-reason "NoRoute 3, UnknownPeer 200"
     ended follow of-pod of-peer of-reason
-    equal "what --follow --peer shows" "$PEER2 NotPeersSource: 4" "$(outcomes of-peer peer reason)"
-    equal "what --follow --pod shows" "$POD5 NotPeersSource: 4" "$(outcomes of-pod source reason)"
+    equal "what --follow --peer and --pod show" "$PEER2 NotPeersSource: 4; $POD5 NotPeersSource: 4" \
+        "$(outcomes of-peer peer reason); $(outcomes of-pod source reason)"
     equal "reasons of what --follow --reason shows" "NoRoute UnknownPeer" \
         "$(jq -rs 'map(select(.event == "packet").reason) | unique | join(" ")' "$SCRATCH/of-reason.out")"
 }
