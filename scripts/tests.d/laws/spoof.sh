@@ -101,10 +101,10 @@ every_case() {
         # A peer is a peer by each of its addresses, and no more by one than by the other.
         for OUTER in $(families "$OUTSIDE"); do
             forge_as "$inner" "$OUTER"
+            forged node2 delivered "a peer's pod"
             forged mallory UnknownPeer "unknown outer source"
             forged node2 NotPeersSource "a peer speaks as another node's pod" "source=$POD5"
             [ "$NODE1" = - ] || forged node2 NotOurs "a peer speaks to our node address" "destination=$NODE1"
-            forged node2 delivered "a peer's pod"
         done
     done
 }

@@ -78,8 +78,7 @@ class Bad(Exception):
 
 
 class Packet:
-    """What is asked of an IP packet of either family. `rest` counts the bytes behind it; `offset` and `more` say which
-    fragment it is, if it is one."""
+    """What is asked of an IP packet of either family. `rest` counts the bytes behind it."""
 
     def check_transport(self):
         """The checksum of TCP, UDP or ICMP must be finished and right; a UDP checksum must be there."""
@@ -111,11 +110,9 @@ class Ipv4(Packet):
             raise Bad(f"IPv4 lengths {header_length}, {total} in {len(data)} bytes")
         if ones_sum(data[:header_length]) != 0xFFFF:
             raise Bad("IPv4 header checksum")
-        (fragment,) = struct.unpack_from("!H", data, 6)
         self.version = 4
         self.rest = len(data) - total
-        self.offset, self.more = (fragment & 0x1FFF) * 8, fragment & 0x2000 != 0
-        self.fragment = self.more or self.offset > 0
+        self.fragment = struct.unpack_from("!H", data, 6)[0] & 0x3FFF != 0
         self.protocol = data[9]
         self.source, self.destination = data[12:16], data[16:20]
         self.payload = data[header_length:total]
@@ -135,10 +132,7 @@ class Ipv6(Packet):
         self.protocol = data[6]
         self.source, self.destination = data[8:24], data[24:40]
         self.payload = data[40 : 40 + length]
-        self.fragment, self.offset, self.more = self.protocol == FRAGMENT, 0, False
-        if self.fragment:
-            (word,) = struct.unpack_from("!H", self.payload, 2)
-            self.offset, self.more = word & 0xFFF8, word & 1 != 0
+        self.fragment = self.protocol == FRAGMENT
         if self.protocol == HOP_BY_HOP:
             self.protocol, length = self.payload[0], self.payload[1] * 8 + 8
             self.payload = self.payload[length:]
