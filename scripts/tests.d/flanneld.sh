@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The program under the name flanneld, with flannel's flags and variables, where `tartan run` was: the same nodes, lease and
-# pods, the files and probes of flannel. One node is flanneld, the other `tartan run`. With etcd by TLS no
-# password is on a command line, and one that is wrong is named as such.
+# The program under the name flanneld, with flannel's flags and variables, where `tartan run` was: the same nodes, lease
+# and pods, the files and probes of flannel. One node is flanneld, the other `tartan run`. With etcd by TLS no password
+# is on a command line, and one that is wrong is named as such.
 #
 #   pod1 ── node1 (flanneld) ══ underlay ══ node2 (tartan run) ── pod2
 #                                  ╚═══════ registry
@@ -99,7 +99,8 @@ in_the_place_of_tartan_run() {
     registry stop
     flanneld "${VARIABLES[@]}" NOTIFY_SOCKET="$SCRATCH/notify" -- "${FLAGS[@]}"
     until_true 10 "/healthz answers without the registry" answers /healthz 200
-    until_true 10 "/readyz says what is waited for" answers /readyz "503*flanneld is not ready yet*it waits for the registry"
+    until_true 10 "/readyz says what is waited for" \
+        answers /readyz "503*flanneld is not ready yet*it waits for the registry"
     [ ! -s "$SCRATCH/notified" ] || fail "systemd was told too soon"
     registry start
     until_true 10 "/readyz once the registry is there" answers /readyz "200 flanneld is ready"
@@ -107,8 +108,10 @@ in_the_place_of_tartan_run() {
     answers /metrics 404 || fail "another path: $(probe /metrics)"
     wait "$notified" || true
     equal "systemd is told" READY=1 "$(cat "$SCRATCH/notified")"
-    equal "the subnet and the device" "$subnet flannel.1" "$(agent_json node1 status | jq -r '"\(.subnets[0]) \(.device)"')"
-    equal "subnet.env" "FLANNEL_NETWORK=10.244.0.0/16 FLANNEL_SUBNET=10.244.1.1/24 FLANNEL_MTU=1450 FLANNEL_IPMASQ=false" \
+    equal "the subnet and the device" "$subnet flannel.1" \
+        "$(agent_json node1 status | jq -r '"\(.subnets[0]) \(.device)"')"
+    equal "subnet.env" \
+        "FLANNEL_NETWORK=10.244.0.0/16 FLANNEL_SUBNET=10.244.1.1/24 FLANNEL_MTU=1450 FLANNEL_IPMASQ=false" \
         "$(paste -sd ' ' "$ROOT/run/flannel/subnet.env")"
     pods_talk
     registry write 99
@@ -142,7 +145,9 @@ another_password() {
     etcdctl user passwd tartan --interactive=false <<<another-password >/dev/null
     registry stop
     registry start
-    for node in node1 node2; do until_true "$BACK_WITHIN" "$node says that its password is refused" is_refused $node; done
+    for node in node1 node2; do
+        until_true "$BACK_WITHIN" "$node says that its password is refused" is_refused $node
+    done
     etcdctl user passwd tartan --interactive=false <<<"$PASSWORD" >/dev/null
     for node in node1 node2; do until_true 10 "$node is in touch again" all_well $node; done
 }
@@ -155,7 +160,8 @@ pods_are_cut_off() {
     # shellcheck disable=SC2016
     start_in node1 sh -c 'exec nft -i <"$1" >/dev/null' sh "$SCRATCH/nft"
     rules=$PID
-    echo 'add table ip owned { flags owner; }; add chain ip owned forward { type filter hook forward priority 0; policy drop; }' >&9
+    echo 'add table ip owned { flags owner; }' >&9
+    echo 'add chain ip owned forward { type filter hook forward priority 0; policy drop; }' >&9
     until_true 15 "/readyz names it" answers /readyz "503*ip owned" || say "it says: $(probe /readyz)"
     answers /healthz 200 || fail "/healthz meanwhile: $(probe /healthz)"
     stop "$rules"
@@ -171,7 +177,8 @@ port_is_taken() {
     until_true 5 "the port is taken" is_bound node1 tcp "$PORT"
     flanneld "${VARIABLES[@]}" -- "${FLAGS[@]}" -ip-masq=true
     until_true 10 "node1 says that the port is taken" has_problem node1 health-port
-    [[ $(problem node1 health-port) == *"process $holder (python3"* ]] || fail "the holder is not named: $(problem node1 health-port)"
+    [[ $(problem node1 health-port) == *"process $holder (python3"* ]] ||
+        fail "the holder is not named: $(problem node1 health-port)"
     grep -qx FLANNEL_IPMASQ=true "$ROOT/run/flannel/subnet.env" || fail "-ip-masq is not in subnet.env"
     stop "$holder"
     until_true 10 "/readyz once the port is free" answers /readyz 200

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# What comes up goes down without a trace, also when its every process was killed and when it is half there; `tartan cleanup`
-# leaves nothing on a node whose agent is gone, by a signal or a kill. A namespace that `up` did not make stays, whatever its
-# name. Every other lab shows that one up and down leaves nothing.
+# What comes up goes down without a trace, also when its every process was killed and when it is half there; `tartan
+# cleanup` leaves nothing on a node whose agent is gone, by a signal or a kill. A namespace that `up` did not make
+# stays, whatever its name. Every other lab shows that one up and down leaves nothing.
 #
-# `lab down` compares links, addresses, routes, rules, filters, nftables, sysctls, namespaces, processes and files of the host
-# with those before `up`.
-# lab_census.sh OPTION...: of `scripts/lab up`, or of an agent as in every test
+# `lab down` compares links, addresses, routes, rules, filters, nftables, sysctls, namespaces, processes and files of
+# the host with those before `up`. lab_census.sh OPTION...: of `scripts/lab up`, or of an agent as in every test
 # case: --inside dual --outside v6
 # full: --backend udp
 # full: kernel-path=stateless device-type=tap
@@ -15,8 +14,8 @@
 
 OPTIONS=("$@")
 
-# What a node holds; its own place in the underlay's address plan, $2, and link-local addresses are left out. mallory never had
-# an agent: it shows what a node is like without one.
+# What a node holds; its own place in the underlay's address plan, $2, and link-local addresses are left out. mallory
+# never had an agent: it shows what a node is like without one.
 node_facts() {
     ip -n "$PREFIX-$1" -j link show | jq -r '.[] | "link \(.ifname)"'
     {
@@ -28,7 +27,8 @@ node_facts() {
     ip -n "$PREFIX-$1" -6 rule show
     in_ns "$1" nft list ruleset
     tc -n "$PREFIX-$1" qdisc show dev eth0 | grep -E 'clsact|ingress'
-    in_ns "$1" sysctl -a 2>/dev/null | grep -E '^net\.ipv[46]\.(conf|ip_forward|neigh)' | grep -vE 'stable_secret|base_reachable'
+    in_ns "$1" sysctl -a 2>/dev/null | grep -E '^net\.ipv[46]\.(conf|ip_forward|neigh)' |
+        grep -vE 'stable_secret|base_reachable'
 }
 
 # bpf_objects held NODE, or alive: as scripts/lab.d/bpf_objects.py.
@@ -57,8 +57,8 @@ clean() {
         "$(node_facts mallory 250)" "$(node_facts "$node" "${node#node}")"
     until_true 5 "no BPF object of $node is left" no_objects "$objects"
     # The kernel's own files in a BPF file system are no pins (kernel/bpf/preload).
-    equal "files that cleanup left on $node" '' "$(find "$LAB_STATE/$node" -type f ! -name net-conf.json ! -name nodes.toml \
-        ! -name log ! -name pid ! -path '*/sys/fs/bpf/*.debug')"
+    equal "files that cleanup left on $node" '' "$(find "$LAB_STATE/$node" -type f \
+        ! -name net-conf.json ! -name nodes.toml ! -name log ! -name pid ! -path '*/sys/fs/bpf/*.debug')"
     tartan "$node" cleanup || fail "a second cleanup on $node ended with code $?"
 }
 
@@ -86,7 +86,8 @@ say "cleanup on a node; what up did not make stays"
 lab_up "${OPTIONS[@]}"
 clean node1 TERM
 clean node2 KILL
-# Another's, by a name of this prefix; and one that has taken the name of one of the lab's. (An interrupted run may have left it.)
+# Another's, by a name of this prefix; and one that has taken the name of one of the lab's. (An interrupted run may have
+# left it.)
 ip netns delete "$PREFIX-other" 2>/dev/null || true
 ip netns add "$PREFIX-other"
 ip netns delete "$PREFIX-mallory"
@@ -101,7 +102,8 @@ done
 kill -0 "$THEIRS" || fail "down has ended a process in $PREFIX-other"
 # It is in the way of a next lab where it has the name of a namespace that up makes.
 if "$SCRIPTS/lab" up --prefix "$PREFIX" >"$SCRATCH/refused" 2>&1; then fail "up took over $PREFIX-mallory"; fi
-grep -q "$PREFIX-mallory exists" "$SCRATCH/refused" || fail "up does not say what is in its way: $(cat "$SCRATCH/refused")"
+grep -q "$PREFIX-mallory exists" "$SCRATCH/refused" ||
+    fail "up does not say what is in its way: $(cat "$SCRATCH/refused")"
 [ -e "/run/netns/$PREFIX-mallory" ] || fail "up has removed $PREFIX-mallory"
 ip netns delete "$PREFIX-mallory"
 lab down

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What another CNI left on a node is shown, and removed where it is told to, beside a running Tartan: each thing that this
-# kernel can make, as that CNI makes it. What is not that CNI's stays, what Tartan uses stays, and a CNI whose daemon runs is
-# refused. The lab is afterwards as it was before; no datagram between pods is lost meanwhile.
+# What another CNI left on a node is shown, and removed where it is told to, beside a running Tartan: each thing that
+# this kernel can make, as that CNI makes it. What is not that CNI's stays, what Tartan uses stays, and a CNI whose
+# daemon runs is refused. The lab is afterwards as it was before; no datagram between pods is lost meanwhile.
 #
 #   pod1 ── node1: keeper, service, leftovers of a CNI ══ underlay ══ node2 ── pod2
 # previous_cni.sh CNI...: one after another
@@ -189,8 +189,8 @@ beside() {
     stop "$PID"
 }
 
-# What flannel's plugin needs beside Tartan is kept, until Tartan's own is installed; also where flanneld wrote subnet.env, and
-# Tartan found it right: there is no note of it then.
+# What flannel's plugin needs beside Tartan is kept, until Tartan's own is installed; also where flanneld wrote
+# subnet.env, and Tartan found it right: there is no note of it then.
 kept_for_the_plugin() {
     local note=$ROOT/var/lib/tartan/subnet-env.json of_plugin
     of_plugin='.outcome == "kept" and (.what == "cni-configuration" or .what == "directory")'

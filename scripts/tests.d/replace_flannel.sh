@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Tartan takes the place of a stopped flannel on a node, and gives it back. The node has the kernel's VXLAN devices as flannel
-# leaves them, and a pod on the bridge of the stock CNI plugin. While packets run both ways, Tartan takes the devices' names,
-# MACs and port. No peer is told of it: what they know of the node is the same to the byte.
+# Tartan takes the place of a stopped flannel on a node, and gives it back. The node has the kernel's VXLAN devices as
+# flannel leaves them, and a pod on the bridge of the stock CNI plugin. While packets run both ways, Tartan takes the
+# devices' names, MACs and port. No peer is told of it: what they know of the node is the same to the byte.
 #
 #   pod1 ── cni0 ── node1 kernel, then tartan, then kernel ══ vxlan ══╦══ node2 tartan ── pod2
 #                                                                     ╚══ node3 kernel ── pod3
 #
-# replace_flannel.sh INSIDE REGISTRY, as in scripts/lab up; etcd and kubernetes have the node's record as flanneld wrote it
-# alone: with --full a gap of packets is measured
+# replace_flannel.sh INSIDE REGISTRY, as in scripts/lab up; etcd and kubernetes have the node's record as flanneld wrote
+# it alone: with --full a gap of packets is measured
 # case: dual etcd
 # full: v4 kubernetes
 # full: dual file
@@ -27,8 +27,8 @@ MOST_LOST_SWAP=5
 MOST_LOST_BACK=100
 read -ra FAMILIES <<<"$(families "$INSIDE")"
 
-# node1 as flannel leaves it: no trace of Tartan, flannel's subnet.env, devices, record and rules, a pod on the stock plugin's
-# bridge.
+# node1 as flannel leaves it: no trace of Tartan, flannel's subnet.env, devices, record and rules, a pod on the stock
+# plugin's bridge.
 flannel_node() {
     local result
     lab detach node1
@@ -65,7 +65,8 @@ follow() {
     [ "$REGISTRY" = file ] || registry follow
 }
 
-# What the registry holds of node1, byte by byte; what the kernel of a peer knows of the others, and a Tartan peer of node1.
+# What the registry holds of node1, byte by byte; what the kernel of a peer knows of the others, and a Tartan peer of
+# node1.
 known_to_peers() {
     local family device
     case $REGISTRY in
@@ -99,17 +100,18 @@ all_talk() {
     done
 }
 
-# across MOST CMD...: datagrams and a connection to each peer in each family while the command does its work; no byte of a
-# connection is lost, and of each path at most so many datagrams.
+# across MOST CMD...: datagrams and a connection to each peer in each family while the command does its work; no byte of
+# a connection is lost, and of each path at most so many datagrams.
 across() {
-    local most=$1 family peer port=5000 senders=() receivers=()
+    local most=$1 family peer port=5000 address senders=() receivers=()
     shift
     for family in "${FAMILIES[@]}"; do
         for peer in pod2 pod3; do
             port=$((port + 1))
-            start_in $peer python3 "$TOOLS/bulk.py" receive "$(address_of $peer "$family")" $port >"$SCRATCH/received $port"
+            address=$(address_of $peer "$family")
+            start_in $peer python3 "$TOOLS/bulk.py" receive "$address" $port >"$SCRATCH/received $port"
             receivers+=("$PID")
-            start_in pod1 python3 "$TOOLS/bulk.py" send "$(address_of $peer "$family")" $port $((1 << 30)) 200000 >"$SCRATCH/sent $port"
+            start_in pod1 python3 "$TOOLS/bulk.py" send "$address" $port $((1 << 30)) 200000 >"$SCRATCH/sent $port"
             senders+=("$PID")
             steady pod1 $peer "$family"
             steady $peer pod1 "$family"
@@ -162,7 +164,8 @@ routes_past_the_overlay() {
     grep -q 'removed the route 10.244.2.0/24 via 192.0.2.2 dev eth0, which flannel left' "$LOG" ||
         fail "the log does not say what was removed"
     equal "a route to no peer's subnet" '10.244.9.0/24 via 192.0.2.2 dev eth0 ' "$(routes 10.244.9.0/24)"
-    equal "another program's route" '10.244.3.0/24 via 192.0.2.3 dev eth0 proto static metric 50 ' "$(routes 10.244.3.0/24)"
+    equal "another program's route" '10.244.3.0/24 via 192.0.2.3 dev eth0 proto static metric 50 ' \
+        "$(routes 10.244.3.0/24)"
     ip -n "$PREFIX-node1" route delete 10.244.9.0/24
     ip -n "$PREFIX-node1" route delete 10.244.3.0/24
     [ -n "$(routes 10.244.1.0/24 dev cni0)" ] || fail "the route to cni0 is gone"
@@ -181,8 +184,8 @@ next_service() {
     agent_json node1 status | jq -e --argjson before "$1" '.service_pid != $before and .snapshot_adopted'
 }
 
-# The MAC is in the packets alone, so nothing on the host changes it: a restart, the loss of the device, udev's habit to give
-# new links another address.
+# The MAC is in the packets alone, so nothing on the host changes it: a restart, the loss of the device, udev's habit to
+# give new links another address.
 mac_stays() {
     after "a kill" kill -KILL "$(service_pid node1)"
     after "the loss of the device" ip -n "$PREFIX-node1" link delete flannel.1

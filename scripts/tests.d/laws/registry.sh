@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Whatever becomes of the registry, forwarding goes on: no datagram between pods is lost, no node changes an address, no daemon
-# is started anew. Each node reports `registry-lost` while it is away, and follows it once it answers again: after a stop, and
-# after it came back empty and then as it was. With --full also while etcd is full. (That a silent
-# one is noticed, and what was compacted away or lost for good is written again, cargo's tests of each registry show.)
+# Whatever becomes of the registry, forwarding goes on: no datagram between pods is lost, no node changes an address, no
+# daemon is started anew. Each node reports `registry-lost` while it is away, and follows it once it answers again:
+# after a stop, and after it came back empty and then as it was. With --full also while etcd is full. (That a silent one
+# is noticed, and what was compacted away or lost for good is written again, cargo's tests of each registry show.)
 # labs: registry=etcd
 # labs: registry=kubernetes inside=dual
 # full: registry=kubernetes
@@ -62,8 +62,8 @@ wiped() {
     all_nodes "$BACK_WITHIN" "has no problem" all_well
 }
 
-# etcd refuses what is written. A service that starts has its record and writes none; a node that joins says why it has none,
-# and joins once there is space.
+# etcd refuses what is written. A service that starts has its record and writes none; a node that joins says why it has
+# none, and joins once there is space.
 full() {
     local junk i joining
     undo cp "$SCRATCH/settings" "$LAB_STATE/settings"
@@ -93,14 +93,16 @@ full() {
     followed
 }
 
-# Without traffic and without the registry: keeper and service together, of a core, once the pauses between attempts have grown.
+# Without traffic and without the registry: keeper and service together, of a core, once the pauses between attempts
+# have grown.
 costs() {
     local ran
     registry stop
     sleep 15
     ran=$(agent_time node1)
     sleep 10
-    measured_at_most "hundredths of a second that node1's agent ran in 10 s without the registry" 20 $(($(agent_time node1) - ran))
+    ran=$(($(agent_time node1) - ran))
+    measured_at_most "hundredths of a second that node1's agent ran in 10 s without the registry" 20 $ran
     registry start
     followed
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What changes in the registry is followed, by daemons that are not started anew and lose no datagram between other nodes. A node
-# joins; its record is deleted, or its lease ends, and is written again with the same subnet; it moves to another address and
-# back; its service is killed and its agent stopped, and neither withdraws or writes anything; it leaves. A node of flannel
-# gets another MAC.
+# What changes in the registry is followed, by daemons that are not started anew and lose no datagram between other
+# nodes. A node joins; its record is deleted, or its lease ends, and is written again with the same subnet; it moves to
+# another address and back; its service is killed and its agent stopped, and neither withdraws or writes anything; it
+# leaves. A node of flannel gets another MAC.
 # labs: registry=etcd|kubernetes third=kernel-vxlan
 # last: a node joins and leaves
 # shellcheck source=scripts/tests.d/tools/law.sh
@@ -21,7 +21,8 @@ reached() {
     local pod family
     for pod; do
         for family in "${FAMILIES[@]}"; do
-            until_true "$FOLLOWED_WITHIN" "pod1 reaches $pod, IPv$family" in_ns pod1 ping -q -c 1 -W 1 "$(address_of "$pod" "$family")"
+            until_true "$FOLLOWED_WITHIN" "pod1 reaches $pod, IPv$family" \
+                in_ns pod1 ping -q -c 1 -W 1 "$(address_of "$pod" "$family")"
         done
     done
 }
@@ -43,7 +44,9 @@ joins() {
 written() {
     case $REGISTRY in
     etcd) etcdctl get "$(key_of $NEW)" -w json | jq -c '.kvs[0]' ;;
-    kubernetes) kube list | jq -c --arg node node$NEW '.items[] | select(.metadata.name == $node) | [.metadata, .status]' ;;
+    kubernetes)
+        kube list | jq -c --arg node node$NEW '.items[] | select(.metadata.name == $node) | [.metadata, .status]'
+        ;;
     esac
 }
 
@@ -108,7 +111,8 @@ another_service() {
 ends() {
     local pid
     BEFORE=$(written)
-    [ "$REGISTRY" != kubernetes ] || grep -q '"type":"NetworkUnavailable"' <<<"$BEFORE" || fail "no condition of node$NEW: $BEFORE"
+    [ "$REGISTRY" != kubernetes ] || grep -q '"type":"NetworkUnavailable"' <<<"$BEFORE" ||
+        fail "no condition of node$NEW: $BEFORE"
     pid=$(service_pid node$NEW)
     kill -KILL "$pid"
     until_true 5 "another service on node$NEW" another_service "$pid"
@@ -125,7 +129,8 @@ leaves() {
     address=$(address_of $POD)
     lab leave node$NEW
     until_true "$FOLLOWED_WITHIN" "node1 has no node$NEW" knows_not node1 $NEW
-    grep -qi unreachable <<<"$(in_ns pod1 ping -c 1 -W 1 "$address")" || fail "pod1 is not told that $address is unreachable"
+    grep -qi unreachable <<<"$(in_ns pod1 ping -c 1 -W 1 "$address")" ||
+        fail "pod1 is not told that $address is unreachable"
 }
 
 OLD=$(agents node1 node2)

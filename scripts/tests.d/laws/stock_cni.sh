@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A pod on the bridge of the stock flannel CNI plugin, fed from subnet.env, talks with pods of other nodes, and with the
-# nodes' processes, both ways, every source check on and nothing dropped; also when it is older than the agent. With strict-pods
-# it is refused, and every refusal counted.
+# nodes' processes, both ways, every source check on and nothing dropped; also when it is older than the agent. With
+# strict-pods it is refused, and every refusal counted.
 # labs: inside=dual device!=tap
 # labs: inside=v6
 # full: inside=v4
@@ -29,7 +29,8 @@ drops() {
     local node
     for node in "${TARTAN[@]}"; do
         agent_json "$node" drops | jq --arg node "$node" '.reasons[] | {"\($node) \(.direction) \(.reason)": .count}'
-    done | jq -cs --argjson before "${NOTED:-"{}"}" 'add | with_entries(.value -= ($before[.key] // 0) | select(.value > 0))'
+    done | jq -cs --argjson before "${NOTED:-"{}"}" \
+        'add | with_entries(.value -= ($before[.key] // 0) | select(.value > 0))'
 }
 
 everyone_talks() {
@@ -98,7 +99,8 @@ for FAMILY in "${FAMILIES[@]}"; do
     pings $COUNT node2 "$(address_of bridged "$FAMILY")"
     pings $COUNT node2 "$(address_of pod1 "$FAMILY")"
 done
-equal "drops with strict-pods" "{\"node2 outbound SpoofedSource\":$REFUSED,\"node2 inbound NotOurs\":$REFUSED}" "$(drops)"
+equal "drops with strict-pods" \
+    "{\"node2 outbound SpoofedSource\":$REFUSED,\"node2 inbound NotOurs\":$REFUSED}" "$(drops)"
 
 rm "$SETTINGS"
 reload

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What laws of a registry share: what it holds, changes by the hand of others, and how nodes follow. Sourced after law.sh or
-# test_case.sh; REGISTRY and INSIDE are those of the lab.
+# What laws of a registry share: what it holds, changes by the hand of others, and how nodes follow. Sourced after
+# law.sh or test_case.sh; REGISTRY and INSIDE are those of the lab.
 
 # Seconds within which a node follows a change, is in touch again, and notices that a registry is silent.
 FOLLOWED_WITHIN=2
@@ -52,12 +52,14 @@ all_well() {
     agent_json "$1" status | jq -e '.problems == []'
 }
 
-# agents NODE...: the processes of their agents, keeper and service, and their addresses: no fault of a registry changes them.
+# agents NODE...: the processes of their agents, keeper and service, and their addresses: no fault of a registry changes
+# them.
 agents() {
-    local node
+    local node device
     for node; do
+        device=$(agent_json "$node" status | jq -r .device)
         echo "$node $(cat "$LAB_STATE/$node/pid") $(service_pid "$node")"
-        ip -n "$PREFIX-$node" -j address show "$(agent_json "$node" status | jq -r .device)" | jq -r '.[].addr_info[].local'
+        ip -n "$PREFIX-$node" -j address show "$device" | jq -r '.[].addr_info[].local'
         cat "$LAB_STATE/$node/run/flannel/subnet.env"
     done
 }
@@ -74,8 +76,9 @@ answering() {
 
 # steady FROM TO FAMILY: 50 datagrams a second and their answers, until `none_lost` ends it.
 steady() {
-    local path="$1 $2 $3"
-    start_in "$1" python3 "$TOOLS/steady.py" send '' $((7200 + ${#STEADY[@]})) "$(address_of "$2" "$3")" 7100 50 >"$SCRATCH/steady $path"
+    local path="$1 $2 $3" port=$((7200 + ${#STEADY[@]})) address
+    address=$(address_of "$2" "$3")
+    start_in "$1" python3 "$TOOLS/steady.py" send '' $port "$address" 7100 50 >"$SCRATCH/steady $path"
     STEADY[$path]=$PID
 }
 
