@@ -1,4 +1,5 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2034 # Laws use what it sets.
 # What laws of a registry share: what it holds, changes by the hand of others, and how nodes follow. Sourced after
 # law.sh or test_case.sh; REGISTRY and INSIDE are those of the lab.
 
