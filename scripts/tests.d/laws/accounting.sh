@@ -30,7 +30,7 @@ host_end() {
 }
 
 devices() {
-    ip -n "$PREFIX-$1" -s -j link show | jq -c 'map({(.ifname): .stats64}) | add'
+    ip -n "$PREFIX-$1" -s -j link show
 }
 
 # One count of every station on the way.
@@ -42,7 +42,10 @@ stations() {
         def flow($d; $way; $field): [$d.workers[][$way][$field]] | add;
         def lost($d; $way): [$d.workers[][$way].dropped | add // 0] | add;
         def kernel($d; $way; $field): [$d.workers[] | select(.name == "kernel-path")[$way][$field]] | add // 0;
-        {pod_out: $pod1.eth0.tx, pod_lost: $pod1.eth0.tx.dropped, veth_in: $node1[$veth1].rx,
+        def named: map({(.ifname): .stats64}) | add;
+        ($pod1 | named) as $pod1 | ($node1 | named) as $node1 | ($net | named) as $net | ($node2 | named) as $node2
+        | ($pod3 | named) as $pod3
+        | {pod_out: $pod1.eth0.tx, pod_lost: $pod1.eth0.tx.dropped, veth_in: $node1[$veth1].rx,
          tun_read: $node1.tartan0.tx, tun_lost: ($node1.tartan0.tx.dropped + ([$queue[].drops] | add // 0)),
          out_received: flow($one; "outbound"; "received"), out_dropped: lost($one; "outbound"),
          out_sent: flow($one; "outbound"; "sent"),
