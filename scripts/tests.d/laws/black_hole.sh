@@ -3,7 +3,7 @@
 # the retransmission that follows. What pods are told when they send UDP with DF is the size, to the byte.
 #
 #   pod1 ── node1 ══ underlay, whose bridge drops outer packets above N bytes from and to node1 ══ node2 ── pod3
-# full: probes=on
+# full: probes=on underlay=wire|offload
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
@@ -29,7 +29,7 @@ the_path_carries() {
 # has_found NODE OTHER BYTES: the least of the MTUs that probes of node NODE have found of the paths to the other.
 has_found() {
     [ "$(agent_json "node$1" peers | jq --arg other "244[.:]$2[.:]" \
-        '[.peers[] | select(.subnets[0] | test($other)).paths[].mtu_measured // 0] | min')" = "$3" ]
+        '[.peers[] | select(.subnets[0] | test($other)).paths[].mtu_measured] | map(. // 0) | min')" = "$3" ]
 }
 
 # found BYTES WITHIN: both nodes find it.
@@ -83,18 +83,11 @@ changes() {
     told "$1"
 }
 
-# Pods' kernels remember for ten minutes what they were told.
-forget_paths() {
-    local pod
-    for pod in pod1 pod3; do
-        ip -n "$PREFIX-$pod" route flush cache
-        ip -n "$PREFIX-$pod" -6 route flush cache
-    done
-}
-
-undo forget_paths
+undo forget_paths pod1 pod3
 undo found "$WIDE" 10
 undo the_path_carries "$WIDE"
+# A message of several packets would be dropped as a whole.
+as_wire node1:eth0 node2:eth0
 found "$WIDE" 10
 changes 1400 5
 changes 1300 5

@@ -15,15 +15,6 @@ BYTES=$((1 << 20))
 LEAST=500
 if [ -n "${FULL:-}" ]; then SIZES=(0-4000) BYTES=$((8 << 20)) LEAST=20000; fi
 
-# What leaves as one message is cut before it is captured, as on an underlay without offloads: cut on|off.
-offloads() {
-    local end
-    for end in node1:eth0 net:node1; do
-        in_ns "${end%:*}" ethtool -K "${end#*:}" tx-udp_tnl-segmentation "$1" tx-udp_tnl-csum-segmentation "$1" \
-            tx-udp-segmentation "$1" tx-checksumming "$1" >/dev/null
-    done
-}
-
 # way NODE FAMILY: between node1 and that node, as wire.py takes it.
 way() {
     local outer ends
@@ -43,10 +34,8 @@ exercise() {
     transfer "$1" pod1 "$2" "$BYTES"
 }
 
-if [ "$UNDERLAY" = offload ]; then
-    undo offloads on
-    offloads off
-fi
+# What leaves as one message is cut before it is captured.
+as_wire node1:eth0 net:node1
 # The registry's host is on the same wire.
 capture net node1 "$SCRATCH/wire.pcap" not host 192.0.2.252 and not host 2001:db8:192::252
 CAPTURE=$PID

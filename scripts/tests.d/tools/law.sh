@@ -42,6 +42,22 @@ agents_with() {
     restart_agents "$@"
 }
 
+# as_wire NAME:DEVICE...: these ends of an underlay with all offloads send without any, until the end of the law.
+as_wire() {
+    [ "$UNDERLAY" = offload ] || return 0
+    undo offloads on "$@"
+    offloads off "$@"
+}
+
+# offloads on|off NAME:DEVICE...
+offloads() {
+    local end
+    for end in "${@:2}"; do
+        in_ns "${end%:*}" ethtool -K "${end#*:}" tx-udp_tnl-segmentation "$1" tx-udp_tnl-csum-segmentation "$1" \
+            tx-udp-segmentation "$1" tx-checksumming "$1" >/dev/null
+    done
+}
+
 restart_agents() {
     local node
     for node in "${TARTAN[@]}"; do
