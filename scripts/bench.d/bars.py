@@ -97,13 +97,10 @@ def judged(result):
     """Every bar of the table that this run can judge."""
     found = []
     for bar in all_bars():
-        if bar.against:
-            reached = result.against(bar.underlay, bar.path, bar.against, bar.figure)
-        else:
-            reached = result.median(bar.underlay, bar.path, bar.figure)
-        limit = bar.bar
-        if isinstance(limit, dict):
-            limit = limit.get(result.devices.get(bar.underlay, {}).get(bar.path))
+        place = (bar.underlay, bar.path)
+        reached = result.against(*place, bar.against, bar.figure) if bar.against else result.median(*place, bar.figure)
+        device = result.devices.get(bar.underlay, {}).get(bar.path)
+        limit = bar.bar.get(device) if isinstance(bar.bar, dict) else bar.bar
         if reached is not None and limit is not None:
             found.append(Judged(bar, limit, reached))
     return found
@@ -115,16 +112,11 @@ def goals(result):
     for one in judged(result):
         text = one.text() if one.met else "**missed** " + one.text()
         cells.setdefault((one.bar.title, one.bar.underlay), {}).setdefault(one.bar.path, []).append(text)
-    if not cells:
-        return []
     lines = ["### goals", "", "| figure | underlay | %s |" % " | ".join(title for _, title in COLUMNS), "|---" * (2 + len(COLUMNS)) + "|"]
     titles = list(dict.fromkeys(title for title, _ in cells))
-    for title in titles:
-        for underlay in UNDERLAYS:
-            cell = cells.get((title, underlay))
-            if cell:
-                lines.append("| %s | `%s` | %s |" % (title, underlay, " | ".join("; ".join(cell.get(path, ["–"])) for path, _ in COLUMNS)))
-    return lines
+    for (title, underlay), cell in sorted(cells.items(), key=lambda one: (titles.index(one[0][0]), UNDERLAYS.index(one[0][1]))):
+        lines.append("| %s | `%s` | %s |" % (title, underlay, " | ".join("; ".join(cell.get(path, ["–"])) for path, _ in COLUMNS)))
+    return lines if cells else []
 
 
 def loss(figure, ratio):
@@ -170,15 +162,10 @@ def others(result):
     return found
 
 
-def every(result):
-    """Every bar that was judged: text, whether it is met."""
-    table = [("%s, %s, %s: %s" % (one.bar.underlay, one.bar.path, one.bar.title, one.text()), one.met) for one in judged(result)]
-    return table + others(result)
-
-
 def missed(result):
     """The bars that are not met."""
-    return [text for text, met in every(result) if not met]
+    table = [("%s, %s, %s: %s" % (one.bar.underlay, one.bar.path, one.bar.title, one.text()), one.met) for one in judged(result)]
+    return [text for text, met in table + others(result) if not met]
 
 
 def lines(result):

@@ -92,10 +92,6 @@ class Result:
         values = self.values.get(underlay, {}).get(path, {}).get(figure)
         return statistics.median(values) if values else None
 
-    def ratio(self, underlay, path, figure):
-        """The multiple of the kernel's VXLAN in the same run, or None."""
-        return self.against(underlay, path, "kernel", figure)
-
     def against(self, underlay, path, other, figure):
         """The multiple of another path's figure, or None: the median of each round's, whose measurements stand side by side. A
         virtual machine may work faster in some rounds than in others, and medians of few rounds would mix them. At scale
@@ -136,7 +132,7 @@ class Result:
         if len(values) > 1:
             text += " (%s–%s)" % (short(figure, min(values)), short(figure, max(values)))
         # At scale each path is measured beside itself, not by rotation with the others.
-        ratio = None if underlay.endswith(SCALE_LABEL) else self.ratio(underlay, path, figure)
+        ratio = None if underlay.endswith(SCALE_LABEL) else self.against(underlay, path, "kernel", figure)
         if ratio is not None and path != "kernel" and figure not in ALONE:
             text += " [%.2f]" % ratio
         return text
