@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# An agent takes over from another of the same node under load, as a pod of a rolling update does (`tartan run --take-over`): each has
-# PID and mount namespaces of its own, and both have the node's network, run directory and state directory. No TCP connection ends,
-# no datagram is lost, device and host stay as they are. Whichever is killed or stopped on the way, the other forwards. An agent
-# that hands nothing over is waited for.
+# An agent takes over from another of the same node under load, as a pod of a rolling update does (`tartan run
+# --take-over`): each has PID and mount namespaces of its own, and both have the node's network, run directory and state
+# directory. No TCP connection ends, no datagram is lost, device and host stay as they are. Whichever is killed or
+# stopped on the way, the other forwards. An agent that hands nothing over is waited for.
 #
 #   mallory (no node) ────────────────────────────────────────┐
 #   pod1 ── node1: agent 0 ▷ agent 1 ▷ agent 2 ... ══ underlay ══ node2 ── pod3
 #
-# handover.sh [--from PROGRAM|COMMIT] BACKEND FAMILIES HANDOVERS KILLS: FAMILIES is v4, v6 or dual, inside and outside; SIGKILL meets the
-# old keeper or the new one, in turn, at moments evenly over a hand-over. With --from, the agent that hands nothing over is that
-# program, or a build of that commit (tools/build_of.sh).
+# handover.sh [--from PROGRAM|COMMIT] BACKEND FAMILIES HANDOVERS KILLS: FAMILIES is v4, v6 or dual, inside and outside;
+# SIGKILL meets the old keeper or the new one, in turn, at moments evenly over a hand-over. With --from, the agent that
+# hands nothing over is that program, or a build of that commit (tools/build_of.sh).
 # case: udp v4 2 2
 # full: vxlan dual 20 20 workers=2
 # full: vxlan v4 10 5 kernel-path=auto
@@ -34,7 +34,8 @@ ROOT=$LAB_STATE/node1
 # Each agent's process here, by its name.
 declare -A AGENT
 
-# agent NAME [PROGRAM]: starts one on node1, with the arguments of the lab's own. `nameless` has no name to hand over by.
+# agent NAME [PROGRAM]: starts one on node1, with the arguments of the lab's own. `nameless` has no name to hand over
+# by.
 agent() {
     local name=(TARTAN_TAKE_OVER="$1")
     [ "$1" != nameless ] || name=()
@@ -88,7 +89,8 @@ forwarding_is() {
     keeper_in "$1" >"$ROOT/pid"
 }
 
-# hand_over FROM TO: TO takes over; FROM stays and is not ready, until it is ended, as the controller does once TO is ready.
+# hand_over FROM TO: TO takes over; FROM stays and is not ready, until it is ended, as the controller does once TO is
+# ready.
 hand_over() {
     agent "$2"
     forwarding_is "$2"
@@ -107,14 +109,16 @@ handovers() {
     equal "packets that services held which ended" 0 "$(lost_in_crash node1)"
     equal "hand-overs in the log" "$HANDOVERS" "$(grep -c 'handed over: no service read for' "$ROOT/log")"
     same "addresses, routes and carrier changes of node1" "$before" "$(kernel_state node1)"
-    equal "problems, repairs and restarts" '[] 0 0' "$(agent_json node1 status | jq -r '"\([.problems[].code]) \(.repairs) \(.restarts)"')"
+    equal "problems, repairs and restarts" '[[],0,0]' \
+        "$(agent_json node1 status | jq -c '[[.problems[].code], .repairs, .restarts]')"
 }
 
 # What may come later, of agent $1: a crash, an upgrade, a container that is started anew and one that dies.
 later() {
     kill_service node1
     cp "$BIN/tartan" "$SCRATCH/program"
-    tartan node1 upgrade --program "$SCRATCH/program" >"$SCRATCH/upgrade" 2>&1 || fail "tartan upgrade: $(cat "$SCRATCH/upgrade")"
+    tartan node1 upgrade --program "$SCRATCH/program" >"$SCRATCH/upgrade" 2>&1 ||
+        fail "tartan upgrade: $(cat "$SCRATCH/upgrade")"
     agent next
     forwarding_is next
     # The container that has handed over is started anew, and does not ask.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The unit under a real systemd is restarted, or both of its processes are killed, again and again under load: no TCP connection
-# ends, a restart loses no datagram, and nothing is left open. After a kill the next agent forwards while its registry is gone: from
-# the records of its pods and the last good state.
+# The unit under a real systemd is restarted, or both of its processes are killed, again and again under load: no TCP
+# connection ends, a restart loses no datagram, and nothing is left open. After a kill the next agent forwards while its
+# registry is gone: from the records of its pods and the last good state.
 #
 #   mallory (no node) ───────────────┐
 #   pod0 ── machine node1: systemd, tartan.service ══ underlay ══ node2: tartan ── pod1, which serves
@@ -27,11 +27,12 @@ ROUNDS=$2
 FAMILIES=(4)
 LOAD_FROM=pod0
 LOAD_TO=pod1
-# Milliseconds: the hole of a restart; and after a kill the time from the start of the next agent to the first ping that is
-# answered. Before that start systemd waits RestartSec=, 500 ms.
+# Milliseconds: the hole of a restart; and after a kill the time from the start of the next agent to the first ping that
+# is answered. Before that start systemd waits RestartSec=, 500 ms.
 MOST_OF_RESTART=300
 MOST_AFTER_START=1000
-# Seconds that are looked at after each of them: longer than a service must have forwarded to be taken for one that works.
+# Seconds that are looked at after each of them: longer than a service must have forwarded to be taken for one that
+# works.
 LOOKED_AT=2
 
 # As docs/install.md says, and with the lab's registry.
@@ -53,7 +54,8 @@ install_unit() {
     fi
     in_machine node1 systemctl daemon-reload
     in_machine node1 systemctl --quiet enable --now tartan
-    until_true 15 "node1 forwards" forwarding node1 || die "$(in_machine node1 journalctl --no-pager -u tartan | tail -n 30)"
+    until_true 15 "node1 forwards" forwarding node1 ||
+        die "$(in_machine node1 journalctl --no-pager -u tartan | tail -n 30)"
     in_machine node1 tartan cni install >/dev/null || fail "tartan cni install ended with $?"
 }
 
@@ -61,7 +63,8 @@ install_unit() {
 pod_of_machine() {
     machine_pod node1 pod0
     touch "/run/netns/$PREFIX-pod0"
-    mount --bind "/proc/${MACHINE[node1]}/root/run/netns/pod0" "/run/netns/$PREFIX-pod0" || die "no name for the pod of the machine"
+    mount --bind "/proc/${MACHINE[node1]}/root/run/netns/pod0" "/run/netns/$PREFIX-pod0" ||
+        die "no name for the pod of the machine"
     echo "$PREFIX-pod0 $(stat -L -c %i "/run/netns/$PREFIX-pod0")" >>"$LAB_STATE/namespaces"
 }
 
@@ -76,8 +79,8 @@ other_agent() {
     [ "$now" != 0 ] && [ "$now" != "$KEEPER" ] && forwarding node1
 }
 
-# What the agent has open, what systemd keeps of it, and what it left in files, in the kernel and among processes. Sizes of what it
-# writes anew are no leak, and what a set of nftables forgets by itself neither.
+# What the agent has open, what systemd keeps of it, and what it left in files, in the kernel and among processes. Sizes
+# of what it writes anew are no leak, and what a set of nftables forgets by itself neither.
 unit_holds() {
     local keeper table proc=/proc/${MACHINE[node1]}/root/proc
     keeper=$(unit_property node1 MainPID)
@@ -85,7 +88,7 @@ unit_holds() {
     echo "service: $(open_in "$(machine_service node1)" "$proc" | grep -v ' socket$')"
     echo "store of systemd: $(unit_property node1 NFileDescriptorStore)"
     echo "processes: $(pgrep -c -x tartan --ns "${MACHINE[node1]}" --nslist pid)"
-    echo "queues: $(ip -n "$PREFIX-node1" -d -j link show dev tartan0 | jq -c '.[0].linkinfo.info_data | [.numqueues, .numdisabled]')"
+    echo "queues: $(queues_of node1)"
     for table in udp udp6 raw raw6 packet; do echo "sockets, $table: $(wc -l <"$proc/$keeper/net/$table")"; done
     machine_files node1 | awk '{ print $1, $2 }'
     machine_network node1 2>/dev/null | grep -v ' expires '
@@ -124,7 +127,8 @@ restart_or_kill() {
     # The service may have ended with its keeper by then.
     kill) in_machine node1 kill -KILL "$KEEPER" "$(machine_service node1)" 2>/dev/null || true ;;
     esac
-    until_true 10 "another agent, which forwards" other_agent || die "$(in_machine node1 journalctl --no-pager -u tartan | tail -n 30)"
+    until_true 10 "another agent, which forwards" other_agent ||
+        die "$(in_machine node1 journalctl --no-pager -u tartan | tail -n 30)"
     since_1970 "$(unit_property node1 ExecMainStartTimestampMonotonic)" >>"$SCRATCH/starts"
     all_go_on "after $WAY $1"
     [ "$WAY" = restart ] || until_true 10 "the status has registry-lost and nothing else" problems_are registry-lost
@@ -136,7 +140,8 @@ judge() {
     sleep 1
     stop "$PING" INT
     sed -nE 's/^\[([0-9.]+)\].* bytes from .*/\1/p' "$SCRATCH/ping" >"$SCRATCH/answers"
-    found=$(python3 "$TOOLS/holes.py" "$SCRATCH/answers" "$SCRATCH/moments" "$LOOKED_AT" "$SCRATCH/starts") || die "no figures"
+    found=$(python3 "$TOOLS/holes.py" "$SCRATCH/answers" "$SCRATCH/moments" "$LOOKED_AT" "$SCRATCH/starts") ||
+        die "no figures"
     say "holes within $LOOKED_AT s of each $WAY, and the first answer after each start, ms: $found"
     equal "rounds that were looked at" "$ROUNDS" "$(jq .count <<<"$found")"
     case $WAY in
@@ -180,7 +185,7 @@ fi
 until_true 5 "every packet has a fate, over all services" balances_in_machine || in_machine node1 tartan drops
 load_survived
 until_true 10 "the agent holds what it held" holds_as_noted || true
-same "descriptors, store of systemd, processes, queues, sockets, files, network and records of pods" "$NOTED" "$(unit_holds)"
+same "descriptors, store of systemd, processes, queues, sockets, files and records of pods" "$NOTED" "$(unit_holds)"
 same "device, addresses and routes of node1" "$DEVICE" "$(device_and_routes node1)"
 if [ "$WAY" = kill ]; then
     equal "restarts by systemd" "$ROUNDS" "$(unit_property node1 NRestarts)"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The agent of a node is upgraded under load: no TCP connection ends, no datagram is lost, the device and the host stay as they are,
-# and keeper and service are of the new program. A program that is none, or does not come to forward, changes nothing. A keeper that
-# is killed on the way leaves nothing behind, and the next start forwards.
+# The agent of a node is upgraded under load: no TCP connection ends, no datagram is lost, the device and the host stay
+# as they are, and keeper and service are of the new program. A program that is none, or does not come to forward,
+# changes nothing. A keeper that is killed on the way leaves nothing behind, and the next start forwards.
 #
 #   mallory (no node) ─────────────┐
 #   pod1 ── node1: keeper, service (upgraded) ══ underlay ══ node2 ── pod3
 #
-# upgrade.sh [--from PROGRAM|COMMIT] BACKEND FAMILIES UPGRADES KILLS: FAMILIES is v4, v6 or dual, inside and outside; SIGKILL meets the
-# keeper at KILLS moments, evenly over an upgrade. With --from, the agent is that program first, or a build of that commit
-# (tools/build_of.sh), where `previous` is the last tag: it is upgraded to this release and taken back, and services of each run
-# below keepers of the other, by replaced files.
+# upgrade.sh [--from PROGRAM|COMMIT] BACKEND FAMILIES UPGRADES KILLS: FAMILIES is v4, v6 or dual, inside and outside;
+# SIGKILL meets the keeper at KILLS moments, evenly over an upgrade. With --from, the agent is that program first, or a
+# build of that commit (tools/build_of.sh), where `previous` is the last tag: it is upgraded to this release and taken
+# back, and services of each run below keepers of the other, by replaced files.
 # case: vxlan dual 2 2 workers=2
 # full: udp dual 20 20 workers=2
 # full: vxlan v4 10 5 kernel-path=auto
@@ -61,7 +61,8 @@ are_of() {
 upgrade_to() {
     local service
     service=$(service_of node1)
-    tartan node1 upgrade --program "$1" -o json >"$SCRATCH/upgrade" 2>&1 || fail "upgrade to $1: $(cat "$SCRATCH/upgrade")"
+    tartan node1 upgrade --program "$1" -o json >"$SCRATCH/upgrade" 2>&1 ||
+        fail "upgrade to $1: $(cat "$SCRATCH/upgrade")"
     are_of "$1"
     if [ "$(service_of node1)" = "$service" ]; then fail "the service is the same process"; fi
 }
@@ -72,7 +73,7 @@ refused() {
     before="$(service_of node1) $(open_in "$(keeper_of node1)")"
     tartan node1 upgrade --program "$2" -o json >"$SCRATCH/upgrade" 2>&1 || code=$?
     equal "exit code and outcome of an upgrade to $2" "1 $1" "$code $(jq -r .outcome "$SCRATCH/upgrade")"
-    equal "service, and descriptors of the keeper, after it" "$before" "$(service_of node1) $(open_in "$(keeper_of node1)")"
+    same "service, and descriptors of the keeper" "$before" "$(service_of node1) $(open_in "$(keeper_of node1)")"
 }
 
 # A service that ends once it was told to go on in the place of the other.
@@ -120,7 +121,8 @@ kills() {
     same "device, addresses and routes of node1" "$before" "$(device_and_routes node1)"
 }
 
-# next_service SIGNAL PROGRAM OTHER: the service ends by the signal, and the next is of the installed program, below a keeper of the other.
+# next_service SIGNAL PROGRAM OTHER: the service ends by the signal, and the next is of the installed program, below a
+# keeper of the other.
 next_service() {
     local pid
     pid=$(service_of node1)
@@ -157,7 +159,8 @@ stop_datagrams
 equal "datagrams lost" 0 "$LOST"
 equal "packets that services held which ended" 0 "$(lost_in_crash node1)"
 equal "process id of the keeper" "$KEEPER" "$(keeper_of node1)"
-equal "repairs, restarts and problems" '0 0 []' "$(agent_json node1 status | jq -r '"\(.repairs) \(.restarts) \([.problems[].code])"')"
+equal "problems, repairs and restarts" '[[],0,0]' \
+    "$(agent_json node1 status | jq -c '[[.problems[].code], .repairs, .restarts]')"
 same "addresses, routes and carrier changes of node1" "$BEFORE" "$(kernel_state node1)"
 if [ -n "$PREVIOUS" ]; then
     upgrade_to "${PROGRAMS[0]}"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# SIGKILL of the service under load, in turn on two nodes, and SIGSTOP, after which the keeper kills it because its workers have
-# stood still for 2 s: the next service adopts device, addresses, routes, carrier and descriptors as they are, and leaves nothing
-# open. No TCP connection is reset, a datagram that is lost is booked with its reason or by the kernel, and no forged datagram
-# that arrives meanwhile reaches a pod.
+# SIGKILL of the service under load, in turn on two nodes, and SIGSTOP, after which the keeper kills it because its
+# workers have stood still for 2 s: the next service adopts device, addresses, routes, carrier and descriptors as they
+# are, and leaves nothing open. No TCP connection is reset, a datagram that is lost is booked with its reason or by the
+# kernel, and no forged datagram that arrives meanwhile reaches a pod.
 # labs: lab=vxlan-v6|vxlan-tap|udp-over-v6
 # full: run=default|full
 # last: it kills services
@@ -43,7 +43,8 @@ forge() {
     local inner=${FAMILIES[0]}
     jq -n --arg to "$(underlay_of node1 "$(carrier "$inner" "$OUTSIDE")")" --arg source "$2" \
         --arg destination "$(address_of pod1)" --arg source_mac "$(vtep_mac_of node2 "$inner")" \
-        --arg destination_mac "$(vtep_mac_of node1 "$inner")" --argjson port "$SINK_PORT" --argjson rate "$FORGED_RATE" \
+        --arg destination_mac "$(vtep_mac_of node1 "$inner")" \
+        --argjson port "$SINK_PORT" --argjson rate "$FORGED_RATE" \
         '$ARGS.named + {formats: ["udp", "vxlan"]}' >"$SCRATCH/order-$1"
     # Not start_in, whose programs read nothing.
     ip netns exec "$PREFIX-$1" python3 "$TOOLS/forge.py" <"$SCRATCH/order-$1" >"$SCRATCH/forged-$1" &
@@ -89,7 +90,8 @@ kills() {
     done
 }
 
-# standstills: how often a service of node1 was killed because its workers stood still, and those that stood for less than 2 s.
+# standstills: how often a service of node1 was killed because its workers stood still, and those that stood for less
+# than 2 s.
 standstills() {
     sed -nE 's/.*worker [0-9]+ has stood still for ([0-9.]+) s.*/\1/p' "$LAB_STATE/node1/log" |
         awk '{ count++ } $1 < 1.9 { early++ } END { print count + 0, early + 0 }'
@@ -113,7 +115,7 @@ forged_reach_no_pod() {
     until_true 5 "what is forged is refused" all_refused "$1" "$sent" || true
     lost=$((sent - $(refusals) + REFUSED))
     [ "$lost" -ge 0 ] || fail "more were refused than the $sent that were forged"
-    at_most "forged datagrams, of $sent, that were not refused by name, beside what is booked" "$(($(booked node1) - $1))" "$lost"
+    at_most "of $sent forged datagrams not refused, beside what is booked" "$(($(booked node1) - $1))" "$lost"
     stop "$SINK"
     equal "forged datagrams that reached the pod" 0 "$(jq '[.[].count] | add // 0' "$SCRATCH/sink")"
 }

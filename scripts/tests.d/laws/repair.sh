@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What another program removes or changes on a node is put back within two seconds and counted: address, routes, MTU and settings
-# of the tunnel device, and of the host's side of a pod's link the routes, neighbours, MAC, MTU, alias and settings. What the pod
-# sends meanwhile as itself is never counted as forged. A route of another program in the place of a pod's, or in front of it,
-# is reported and stays; once it is gone, the pod's is put back. A broken list of nodes is refused with its line and the reason,
-# while traffic goes on by the old one; a repaired list is adopted.
+# What another program removes or changes on a node is put back within two seconds and counted: address, routes, MTU and
+# settings of the tunnel device, and of the host's side of a pod's link the routes, neighbours, MAC, MTU, alias and
+# settings. What the pod sends meanwhile as itself is never counted as forged. A route of another program in the place
+# of a pod's, or in front of it, is reported and stays; once it is gone, the pod's is put back. A broken list of nodes
+# is refused with its line and the reason, while traffic goes on by the old one; a repaired list is adopted.
 # labs: registry=file
 # full: run=default|full
 # shellcheck source=scripts/tests.d/tools/law.sh
@@ -25,9 +25,11 @@ state() {
             ip -n "$SPACE" "-$family" route show table all dev "$device" | grep -v 'proto kernel'
             ip -n "$SPACE" "-$family" neigh show dev "$device" nud permanent
         done | sort
-        ip -n "$SPACE" -j link show dev "$device" | jq -c '.[0] | {mtu, address, ifalias, up: (.flags | index("UP") != null)}'
+        ip -n "$SPACE" -j link show dev "$device" |
+            jq -c '.[0] | [.mtu, .address, .ifalias, (.flags | index("UP") != null)]'
         in_ns node1 sh -c "cd /proc/sys/net && grep . ip*/conf/$device/accept_redirects ip*/conf/$device/forwarding \
-            ipv4/conf/$device/rp_filter ipv4/conf/$device/send_redirects ipv4/conf/$device/accept_local ipv4/conf/$device/arp_ignore \
+            ipv4/conf/$device/rp_filter ipv4/conf/$device/send_redirects \
+            ipv4/conf/$device/accept_local ipv4/conf/$device/arp_ignore \
             ipv6/conf/$device/accept_ra ipv6/conf/$device/disable_ipv6"
     done
     ip -n "$SPACE" route show type unreachable
@@ -53,9 +55,10 @@ kernel_count() {
 }
 
 traffic() {
-    local family
+    local family to
     for family in "${FAMILIES[@]}"; do
-        equal "pings $1, IPv$family" "3 received" "$(in_ns pod1 python3 "$TOOLS/pings.py" "$(address_of pod3 "$family")" 3 0.02 3)"
+        to=$(address_of pod3 "$family")
+        equal "pings to $to $1" "3 received" "$(in_ns pod1 python3 "$TOOLS/pings.py" "$to" 3 0.02 3)"
     done
 }
 
@@ -65,8 +68,10 @@ damage() {
     for family in "${FAMILIES[@]}"; do
         if [ "$1" = tartan0 ]; then
             ip -n "$SPACE" -j address show dev tartan0 | jq -r --argjson family "$family" '.[].addr_info[]
-                | select((.family == "inet6") == ($family == 6) and .scope == "global") | "address delete \(.local)/\(.prefixlen) dev tartan0"'
-            ip -n "$SPACE" "-$family" route show dev tartan0 scope all | awk '/proto 116/ { print "route delete", $1, "dev tartan0" }'
+                | select((.family == "inet6") == ($family == 6) and .scope == "global")
+                | "address delete \(.local)/\(.prefixlen) dev tartan0"'
+            ip -n "$SPACE" "-$family" route show dev tartan0 scope all |
+                awk '/proto 116/ { print "route delete", $1, "dev tartan0" }'
             ip -n "$SPACE" "-$family" route show type unreachable | sed -n 's/^/route delete /;$p'
         else
             address=$(address_of pod1 "$family")
@@ -76,7 +81,8 @@ damage() {
         fi
     done
     echo "link set $1 mtu 1300"
-    if [ "$1" = "$LINK" ]; then printf '%s\n' "link set $1 address 02:00:00:00:00:67" "link set $1 alias another"; fi
+    # Not its MAC too, which others_route() changes: a link of another name and MAC is another program's.
+    if [ "$1" = "$LINK" ]; then echo "link set $1 alias another"; fi
     printf '%s\n' "net.ipv4.conf.$1.rp_filter=2" "net.ipv4.conf.$1.forwarding=0" "net.ipv4.conf.$1.accept_redirects=1" \
         net.ipv4.ip_forward=0
     if [[ ${FAMILIES[*]} = *6* ]]; then
@@ -125,7 +131,9 @@ own_packets_are_not_forged() {
         speakers+=("$PID")
     done
     for ((turn = 0; turn < ${FULL:+7}+3; turn++)); do
-        for family in "${FAMILIES[@]}"; do ip -n "$SPACE" "-$family" route delete "$(address_of pod1 "$family")" dev "$LINK"; done
+        for family in "${FAMILIES[@]}"; do
+            ip -n "$SPACE" "-$family" route delete "$(address_of pod1 "$family")" dev "$LINK"
+        done
         until_true 2 "the routes, turn $turn" is_put_back || true
     done
     for PID in "${speakers[@]}"; do stop "$PID" INT; done
@@ -136,7 +144,8 @@ own_packets_are_not_forged() {
 # is_reported YES|NO: what `pods` and `status` say of the link.
 is_reported() {
     local pods status
-    pods=$(agent_json node1 pods | jq --arg link "$LINK" '[.pods[] | select(.host_ifname == $link and .fault)] | length')
+    pods=$(agent_json node1 pods |
+        jq --arg link "$LINK" '[.pods[] | select(.host_ifname == $link and .fault)] | length')
     status=$(agent_json node1 status | jq '[.problems[] | select(.code == "pod-link")] | length')
     [ "$pods $status" = "$1 $1" ]
 }
@@ -181,7 +190,8 @@ refused() {
 
 # list SUBNETS: with one node more, written as an editor saves it.
 list() {
-    { cat "$SCRATCH/good" && printf '\n[[node]]\nname = "node9"\n%s\npublic-ip = "%s"\n' "$1" "$NINE"; } >"$NODES_FILE.new"
+    printf '%s\n\n[[node]]\nname = "node9"\n%s\npublic-ip = "%s"\n' "$(<"$SCRATCH/good")" "$1" "$NINE" \
+        >"$NODES_FILE.new"
     mv "$NODES_FILE.new" "$NODES_FILE"
 }
 
@@ -198,7 +208,7 @@ lists() {
     local line
     cp "$NODES_FILE" "$SCRATCH/good"
     undo put_list
-    line=$(($(wc -l <"$SCRATCH/good") + 4))
+    line=$(($(wc -l <<<"$(<"$SCRATCH/good")") + 4))
     list 'subnet = ["10.244.9.0/24"]'
     refused "an unknown key" "$line" subnet
     list "$(grep '^subnets' "$SCRATCH/good" | sed -n 2p)"
@@ -210,7 +220,8 @@ lists() {
     esac
     until_true 3 "the repaired list is adopted" has_peers 3
     until_true 3 "no problem is left" no_problem node1 || true
-    grep -qE "/(24|64) +node9 +$NINE" <<<"$(tartan node1 routes)" || fail "no route of the new peer: $(tartan node1 routes)"
+    grep -qE "/(24|64) +node9 +$NINE" <<<"$(tartan node1 routes)" ||
+        fail "no route of the new peer: $(tartan node1 routes)"
     traffic "with the repaired list"
 }
 

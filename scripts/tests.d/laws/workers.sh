@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A service that starts with another number of workers than the one before takes the same device over, with as many queues and
-# sockets as it has workers: TCP transfers both ways go on, addresses, routes and carrier stay, no queue or socket is left
-# without a reader.
+# A service that starts with another number of workers than the one before takes the same device over, with as many
+# queues and sockets as it has workers: TCP transfers both ways go on, addresses, routes and carrier stay, no queue or
+# socket is left without a reader.
 # labs: lab=udp-dual
 # full: device!=plain
 # last: it kills services
@@ -57,13 +57,13 @@ has_connected() {
     [ -n "$(in_ns "$1" ss -Htn state established "sport = :$2")" ]
 }
 
-# How many queues the device has, how many writers beside them, and how many sockets each port has of a family, as the kernel counts
-# them, whichever process holds them.
+# How many queues the device has, how many writers beside them, and how many sockets each port has of a family, as the
+# kernel counts them, whichever process holds them.
 held() {
     local port address
     address=$(underlay_of node1 "$OUTER")
     if [ "$OUTER" = 6 ]; then address=[$address]; fi
-    ip -n "$PREFIX-node1" -d -j link show tartan0 | jq -r '.[0].linkinfo.info_data | "\(.numqueues) \(.numdisabled // 0)"'
+    queues_of node1 | jq '.[]'
     for port in 8285 8472; do
         in_ns node1 ss -Hlun "sport = :$port and src $address" | wc -l
     done

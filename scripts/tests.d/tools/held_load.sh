@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Load that goes on while an agent is stopped, killed or replaced: TCP connections from one pod to another, LOAD_FROM and
-# LOAD_TO, from node1 to a ClusterIP and from mallory to a NodePort of node1, which both lead to LOAD_TO; and datagrams with numbers, each of them answered.
-# Sourced after law.sh or test_case.sh. FAMILIES are those of the pods.
+# Load that goes on while an agent is stopped, killed or replaced: TCP connections from one pod to another, LOAD_FROM
+# and LOAD_TO, from node1 to a ClusterIP and from mallory to a NodePort of node1, which both lead to LOAD_TO; and
+# datagrams with numbers, each of them answered. Sourced after law.sh or test_case.sh. FAMILIES are those of the pods.
 
 LOAD_FROM=pod1
 LOAD_TO=pod3
@@ -36,7 +36,8 @@ begin_to_hold() {
 connected() {
     local number
     for number in "${!HOLDERS[@]}"; do
-        until_true 10 "${HOLDERS[number]#*|} connects" grep -q connected "$SCRATCH/held$number" || cat "$SCRATCH/held$number"
+        until_true 10 "${HOLDERS[number]#*|} connects" grep -q connected "$SCRATCH/held$number" ||
+            cat "$SCRATCH/held$number"
     done
 }
 
@@ -47,16 +48,17 @@ cluster_ip() {
 
 # What kube-proxy would write for one Service.
 service_rules() {
-    local family chain ip rules
+    local family chain ip to rules
     rules='table inet held { chain after { type nat hook postrouting priority srcnat; ct status dnat masquerade; }'
     for chain in prerouting output; do
         rules+="
             chain $chain { type nat hook $chain priority -100;"
         for family in "${FAMILIES[@]}"; do
             ip=ip${family/4/}
+            to=$(socket_address "$(address_of "$LOAD_TO" "$family")" "$PORT")
             rules+="
-                $ip daddr $(cluster_ip "$family") tcp dport 80 dnat $ip to $(socket_address "$(address_of "$LOAD_TO" "$family")" "$PORT");
-                tcp dport $NODE_PORT dnat $ip to $(socket_address "$(address_of "$LOAD_TO" "$family")" "$PORT");"
+                $ip daddr $(cluster_ip "$family") tcp dport 80 dnat $ip to $to;
+                tcp dport $NODE_PORT dnat $ip to $to;"
         done
         rules+=$'\n}'
     done
@@ -75,7 +77,7 @@ start_load() {
         # The node and the host outside have addresses of the underlay's families alone.
         [ "$(underlay_of node1 "$family")" != - ] || continue
         hold_in "IPv$family, node1 to the ClusterIP of $LOAD_TO" node1 "$(cluster_ip "$family")" 80
-        hold_in "IPv$family, from outside to the NodePort of $LOAD_TO" mallory "$(underlay_of node1 "$family")" "$NODE_PORT"
+        hold_in "IPv$family, outside to the NodePort of $LOAD_TO" mallory "$(underlay_of node1 "$family")" "$NODE_PORT"
     done
     connected
     RESETS=$(resets "$LOAD_FROM" "$LOAD_TO" node1 mallory)
@@ -90,7 +92,8 @@ serves() {
 resets() {
     local name
     for name; do
-        echo "$name $(in_ns "$name" nstat -asz TcpEstabResets TcpOutRsts TcpExtTCPAbortOnData | awk 'NR > 1 { sum += $2 } END { print sum + 0 }')"
+        in_ns "$name" nstat -asz TcpEstabResets TcpOutRsts TcpExtTCPAbortOnData |
+            awk -v name="$name" 'NR > 1 { sum += $2 } END { print name, sum + 0 }'
     done
 }
 
@@ -99,7 +102,8 @@ all_go_on() {
     local number before
     for number in "${!HOLDERS[@]}"; do
         before=$(wc -l <"$SCRATCH/held$number")
-        until_true 30 "${HOLDERS[number]#*|} goes on, $1" goes_on "$number" "$before" || tail -n 1 "$SCRATCH/held$number"
+        until_true 30 "${HOLDERS[number]#*|} goes on, $1" goes_on "$number" "$before" ||
+            tail -n 1 "$SCRATCH/held$number"
     done
 }
 
@@ -111,7 +115,9 @@ goes_on() {
 # Every connection goes on, none was reset, and each is ended here.
 load_survived() {
     local number what code
-    [ -z "${RESETS:-}" ] || same "connections that were reset, of each host" "$RESETS" "$(resets "$LOAD_FROM" "$LOAD_TO" node1 mallory)"
+    if [ -n "${RESETS:-}" ]; then
+        same "connections that were reset" "$RESETS" "$(resets "$LOAD_FROM" "$LOAD_TO" node1 mallory)"
+    fi
     for number in "${!HOLDERS[@]}"; do
         what=${HOLDERS[number]#*|}
         code=0
@@ -141,5 +147,5 @@ stop_datagrams() {
     read -r SENT LOST < <(sed -nE 's/^([0-9]+) sent, ([0-9]+) answered$/\1 \2/p' "$SCRATCH/datagrams")
     [ -n "${SENT:-}" ] || die "steady.py: $(cat "$SCRATCH/datagrams")"
     LOST=$((SENT - LOST))
-    say "$LOST of $SENT datagrams were not answered; $(sed -n '2,$p' "$SCRATCH/datagrams" | paste -sd ' ' | cut -c -300)"
+    say "$LOST of $SENT datagrams were not answered; $(tail -n +2 "$SCRATCH/datagrams" | paste -sd ' ' | cut -c -300)"
 }

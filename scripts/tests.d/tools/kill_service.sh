@@ -11,8 +11,8 @@ kernel_state() {
     echo "carrier changes of tartan0: $(in_ns "$1" cat /sys/class/net/tartan0/carrier_changes)"
 }
 
-# device_and_routes NODE: without the marks that they bear while no process holds the device; and without the VXLAN device of the
-# kernel path, which a stop removes.
+# device_and_routes NODE: without the marks that they bear while no process holds the device; and without the VXLAN
+# device of the kernel path, which a stop removes.
 device_and_routes() {
     kernel_state "$1" | grep -v -e '^carrier changes' -e ' tartan0-gro ' |
         sed -E 's/ (dead )?linkdown//; s/"NO-CARRIER",?//; s/"LOWER_UP",?//; s/,\]/]/'
@@ -43,10 +43,16 @@ another_service() {
     [ "$(service_of "$1")" != "$2" ] && agent_json "$1" status | jq -e .snapshot_adopted
 }
 
-# open_in PROCESS [PROC]: how many descriptors of each kind it has. A device that was opened in a mount namespace that is gone has the
-# path below its mount, or none.
+# open_in PROCESS [PROC]: how many descriptors of each kind it has. A device that was opened in a mount namespace that
+# is gone has the path below its mount, or none.
 open_in() {
-    find "${2:-/proc}/$1/fd" -mindepth 1 -printf '%l\n' | sed -E 's/:\[[0-9]+\]//; s|^(/net/tun\|/)$|/dev/net/tun|' | sort | uniq -c
+    find "${2:-/proc}/$1/fd" -mindepth 1 -printf '%l\n' | sed -E 's/:\[[0-9]+\]//; s|^(/net/tun\|/)$|/dev/net/tun|' |
+        sort | uniq -c
+}
+
+# queues_of NODE: how many the device has, and how many that only write.
+queues_of() {
+    ip -n "$PREFIX-$1" -d -j link show dev tartan0 | jq -c '.[0].linkinfo.info_data | [.numqueues, .numdisabled // 0]'
 }
 
 # holds NODE: what its agent has open, has in the kernel, and has put into its directories.
@@ -56,14 +62,14 @@ holds() {
     echo "keeper: $(open_in "$keeper")"
     echo "service: $(open_in "$(service_of "$1")" | grep -v ' socket$')"
     echo "processes: $(pgrep -c -f -- "--root $LAB_STATE/$1 run")"
-    echo "queues: $(ip -n "$PREFIX-$1" -d -j link show dev tartan0 | jq -c '.[0].linkinfo.info_data | [.numqueues, .numdisabled]')"
+    echo "queues: $(queues_of "$1")"
     # Not those of netlink, which a service opens when it first needs them.
     for table in udp udp6 raw raw6 packet unix; do echo "sockets, $table: $(wc -l <"/proc/$keeper/net/$table")"; done
     find "$LAB_STATE/$1/run" "$LAB_STATE/$1/var" -printf '%P %y\n' | grep -v handed-over | sort
 }
 
-# note_held NODE...: what their agents hold, into HELD. A service opens some sockets shortly after it forwards: it is known once
-# two looks agree.
+# note_held NODE...: what their agents hold, into HELD. A service opens some sockets shortly after it forwards: it is
+# known once two looks agree.
 declare -A HELD
 note_held() {
     until_true 20 "the agents of $* have opened what they open" hold_the_same "$@"

@@ -82,6 +82,9 @@ class Campaign:
         self.net_conf = root / "net-conf.json"
         self.log = (root / "log").open("rb")
         self.conf = json.loads(self.net_conf.read_text())
+        # The udp format has no MTU of its own.
+        is_vxlan = self.conf["Backend"]["Type"] == "vxlan"
+        self.net_confs = [broken for broken in BROKEN_NET_CONFS if is_vxlan or broken[1] != "MTU"]
         self.values = {key: values[0] for key, values in GOOD.items()}
         self.wrong = []
         self.counts = {"taken": 0, "the same": 0, "refused": 0, "without a signal": 0}
@@ -113,7 +116,7 @@ class Campaign:
     def turn(self, number):
         """A broken text, and then a good one: every second time a key has changed."""
         if number % 3 == 2:
-            broken, named = BROKEN_NET_CONFS[number // 3 % len(BROKEN_NET_CONFS)]
+            broken, named = self.net_confs[number // 3 % len(self.net_confs)]
             path, code, data = self.net_conf, "net-conf-refused", self.broken_net_conf(broken)
         else:
             data, named = BROKEN_SETTINGS[(number - number // 3) % len(BROKEN_SETTINGS)]
