@@ -71,12 +71,12 @@ translated() {
     SERVER=$server
 }
 
-# Of 50 datagrams each way the stack sees only the translated ones.
+# Of 50 datagrams each way the stack of node1 sees only the translated ones, and the server's none.
 flow_beside() {
     local before translated
     before=$(watched node1)
     translated=$(watched node1 translated)
-    sleep 0.1
+    if [ "${#SIDES[@]}" = 2 ]; then is_short node2 || return 1; else sleep 0.1; fi
     [ $(($(watched node1) - before)) -le $(($(watched node1 translated) - translated)) ]
 }
 
@@ -183,7 +183,8 @@ RECEIVES=$SERVER
 installed
 translated
 SENDER=$LONG
-changes
+# The rest of what costs time is one lab's each, but with --full.
+if [ "${#SIDES[@]}" = 2 ] || [ -n "${FULL:-}" ]; then changes; else mark "$SENDER"; fi
 for NODE in "${SIDES[@]}"; do drops "$NODE"; done
 forgotten
 stop "$LONG"
@@ -195,5 +196,5 @@ for ((CUT = 2; CUT <= 3 * ${#SIDES[@]}; CUT += 3)); do
         $(($(number sent $((CUT + 2))) - $(number sent $((CUT + 1))))) "$(missing sent $((CUT + 1)) $((CUT + 2)))"
 done
 equal "datagrams lost before the changes of a queue discipline and of rules to drop" 0 "$(missing sent =0 1)"
-deleted
-switches
+if [ "${#SIDES[@]}" = 1 ] || [ -n "${FULL:-}" ]; then deleted; fi
+if [ "${#SIDES[@]}" = 2 ] || [ -n "${FULL:-}" ]; then switches; fi
