@@ -6,8 +6,8 @@
 #   mallory ─ underlay ─ node1: tartan capture, tartan drops --follow ══ node2 ─ pod3
 #                          └ pod1                                     ╚═ node3 ─ pod5
 #
-# labs: kernel-path=off inside=dual outside=dual
-# full: kernel-path=off inside=v4|dual outside=v4|dual
+# labs: kernel-path=off probes=off inside=dual outside=dual
+# full: kernel-path=off probes=off inside=v4|dual outside=v4|dual
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
