@@ -3,6 +3,7 @@
 # exit code 1, within 10 s, and is gone from both within 10 s of its end. What the running agent can put right it repairs, and
 # status names the repair; `doctor --fix` then leaves it alone. Many faults at once: each has a code of its own.
 # labs: probes=off third=tartan outside=v4
+# seconds: 400
 # last: it starts the agent's service anew
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"

@@ -2,7 +2,7 @@
 # A flannel node whose VXLAN device has another MAC than its lease, as at each reboot with etcd, discards what is sent to the
 # old one, and nobody counts that. Once it sends something, Tartan shows node, both MACs and what to set; it shows nothing more
 # when the node, or the lease, is right again. The node itself, where peers are probed, never is a problem.
-# labs: third=kernel-vxlan
+# labs: third=kernel-vxlan kernel-path=off
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
