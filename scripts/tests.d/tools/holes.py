@@ -2,9 +2,10 @@
 
     holes.py ANSWERS MOMENTS SECONDS [STARTS]
 
-Each file has a moment a line, in seconds since 1970: when an answer came, and so on. The hole of a moment is the longest time
-between two answers in a row that lies, with any part of it, within SECONDS after the moment. Prints one JSON object, in milliseconds: {"count": n, "p50": ms, "p99": ms, "most": ms, "at": the number of the
-moment of the longest, from 1}; with STARTS "started" has the same of the time from each start to the next answer.
+Each file has a moment a line, in seconds since 1970: when an answer came, and so on. The hole of a moment is the
+longest time between two answers in a row that lies, with any part of it, within SECONDS after the moment. Prints a
+JSON object, in milliseconds: {"count": n, "p50": ms, "p99": ms, "most": ms, "at": the number of the moment of the
+longest, from 1}; with STARTS "started" has the same of the time from each start to the next answer.
 """
 
 import bisect

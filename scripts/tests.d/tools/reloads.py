@@ -1,11 +1,11 @@
-"""Changes the configuration of an agent again and again, every second time so that it cannot be used, and looks in the agent's
-log whether each change was taken, or refused with its key and the reason.
+"""Changes the configuration of an agent again and again, every second time so that it cannot be used, and looks in the
+agent's log whether each change was taken, or refused with its key and the reason.
 
     reloads.py ROOT COUNT      ROOT: the agent's directory, with `pid`, `log` and `net-conf.json`
 
-A change is asked for by SIGHUP to the keeper, and the next waits for the answer to it. Every tenth good change comes without a
-signal: after a text that was refused, the agent reads the file by itself. Prints a JSON object; exit code 1 where an answer was
-not as it should be.
+A change is asked for by SIGHUP to the keeper, and the next waits for the answer to it. Some good changes come without
+a signal: after a text that was refused, the agent reads the file by itself. Prints a JSON object; exit code 1 where
+an answer was not as it should be.
 """
 
 import json
@@ -110,8 +110,9 @@ class Campaign:
     def broken_net_conf(self, broken):
         if not isinstance(broken, dict):
             return broken
-        backend = {**self.conf["Backend"], **{key: value for key, value in broken.items() if key != "Network"}}
-        return json.dumps({**self.conf, **{key: broken[key] for key in broken if key == "Network"}, "Backend": backend}).encode()
+        if "Network" in broken:
+            return json.dumps({**self.conf, **broken}).encode()
+        return json.dumps({**self.conf, "Backend": {**self.conf["Backend"], **broken}}).encode()
 
     def turn(self, number):
         """A broken text, and then a good one: every second time a key has changed."""
@@ -121,7 +122,8 @@ class Campaign:
         else:
             data, named = BROKEN_SETTINGS[(number - number // 3) % len(BROKEN_SETTINGS)]
             path, code = self.settings, "configuration-refused"
-        self.change(f"{number}, {path.name} {data!r}", "refused", [rf"({named})[^\n]*code=\"{code}\""], path, data, number % 2 == 0)
+        refusal = [rf"({named})[^\n]*code=\"{code}\""]
+        self.change(f"{number}, {path.name} {data!r}", "refused", refusal, path, data, number % 2 == 0)
         changed, patterns, counted, whole = None, [NOTHING], "the same", number % 3 == 0
         if path == self.net_conf:
             data = json.dumps(self.conf).encode()
@@ -132,7 +134,8 @@ class Campaign:
                 patterns, counted = [rf"reload: {changed}: ", STARTED], "taken"
             data = self.good()
         by_signal = changed is not None or number % 5 != 0
-        self.change(f"{number}, {changed}", counted if by_signal else "without a signal", patterns, path, data, whole, by_signal)
+        counted = counted if by_signal else "without a signal"
+        self.change(f"{number}, {changed}", counted, patterns, path, data, whole, by_signal)
 
 
 def main():
