@@ -60,6 +60,7 @@ equal "severity, and whether node2 is named" "error false" \
 answered pod5 pod1 4 0
 answered pod5 pod1 6 3
 reverse_path_filter node1 eth0 2
+BEGAN=$SECONDS
 EXPECTED=("node1 direct-routing node3|not checked")
 found node1
 equal "severity" warning "$(agent_json node1 status | jq -r '.problems[].severity')"
