@@ -4,7 +4,7 @@ counters alone: while a flow sends and nothing else does, one worker's counter m
     affinity.py ADDRESS1 ADDRESS3 IDLE PING_PONGS ONE_WAYS STREAMS
 
 Three turns, one flow after another; between two turns all flows send at once. PING_PONGS and ONE_WAYS are UDP, of which
-the latter are answered once in a turn. IDLE workers of each seat are to carry no flow. Both ends of every flow are here.
+the latter are answered once in a turn. IDLE workers of each seat are to carry no flow. All ends are here.
 """
 
 import random

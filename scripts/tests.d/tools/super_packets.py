@@ -4,7 +4,8 @@ PACKET_VNET_HDR).
     super_packets.py GATEWAY_MAC SOURCE DESTINATION tcp|udp SIZE
 
 Each has 60 kB and is to be cut into segments of SIZE bytes of payload; they belong to 16 flows. Until SIGTERM; prints
-how many the kernel took. No limit of the interface holds them up: the kernel counts their segments only behind it (SKB_GSO_DODGY).
+how many the kernel took. No limit of the interface holds them up: the kernel counts their segments only behind it
+(SKB_GSO_DODGY).
 """
 
 import contextlib
