@@ -11,7 +11,7 @@
 # labs: kernel-path=auto
 # full: inside!=dual
 # full: outside=dual|v4
-# seconds: 400
+# seconds: 1200
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 

@@ -6,7 +6,7 @@
 # labs: probes=on format=udp
 # labs: probes=on inside=v4
 # full: probes=on inside!=v6
-# seconds: 300
+# seconds: 600
 # last: it stops agents
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
