@@ -192,18 +192,6 @@ last_ping() {
     sed -nE 's/.*bytes from .* icmp_seq=([0-9]+) .*/\1/p' "$1" | tail -n 1
 }
 
-# Hundredths of a second, by a clock that is never set.
-clock() {
-    local up
-    read -r up _ </proc/uptime
-    echo "$((10#${up/./}))"
-}
-
-# hundredths NUMBER: of a second, as seconds.
-hundredths() {
-    printf '%d.%02d s' "$(($1 / 100))" "$(($1 % 100))"
-}
-
 # flow NODE DIRECTION FIELD: a count of all workers together.
 flow() {
     agent_json "$1" drops | jq "[.workers[].$2.$3] | add"
@@ -283,13 +271,6 @@ service_pid() {
     agent_json "$1" status | jq .service_pid
 }
 
-# What keeper and service of a node keep in memory together, KiB.
-resident() {
-    local keeper
-    keeper=$(cat "$LAB_STATE/$1/pid")
-    awk '/^VmRSS/ { sum += $2 } END { print sum }' "/proc/$keeper/status" "/proc/$(service_pid "$1")/status"
-}
-
 # device_count NAME DEVICE FIELD, as in `ip -s link`: rx_packets is stats64.rx.packets.
 device_count() {
     ip -n "$PREFIX-$1" -s -j link show dev "$2" | jq ".[0].stats64.${3%%_*}.${3#*_}"
@@ -333,11 +314,6 @@ say() {
 fail() {
     FAILURES=$((FAILURES + 1))
     echo "FAILED: $*" >&2
-}
-
-# too_late WHAT: missed a bar of time.
-too_late() {
-    if [ -n "${FULL:-}" ]; then fail "$*"; else say "with --full a failure: $*"; fi
 }
 
 die() {
