@@ -104,7 +104,12 @@ fn a_lease_that_flanneld_overwrites_is_written_back_three_times() {
         let theirs = ours.replace("02:00:00:00:00:01", "fe:00:00:00:00:07");
         for time in 1..=3 {
             server.put_for(&key, &theirs, 86_400).await;
-            node.pause(Duration::from_millis(400)).await;
+            for _ in 0..100 {
+                if server.get(&key).await.unwrap().0 == ours {
+                    break;
+                }
+                node.pause(Duration::from_millis(100)).await;
+            }
             assert_eq!(server.get(&key).await.unwrap().0, ours, "time {time}");
         }
         assert!(node.refused.is_none());
