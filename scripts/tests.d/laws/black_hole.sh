@@ -83,7 +83,6 @@ changes() {
     told "$1"
 }
 
-undo forget_paths pod1 pod3
 undo found "$WIDE" 10
 undo the_path_carries "$WIDE"
 # A message of several packets would be dropped as a whole.

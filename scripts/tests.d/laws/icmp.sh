@@ -166,7 +166,6 @@ prove() {
 }
 
 undo restart_agents
-undo forget_paths pod1 pod3 node1 node2
 undo narrow_path delete 0
 narrow_path add 1
 count_fragments

@@ -84,19 +84,12 @@ as_before() {
     cmp -s "$FACTS" "$SCRATCH/facts.after"
 }
 
-# forget_paths: the path MTUs that kernels of the lab have learned, or were made to believe.
-forget_paths() {
-    local space _
-    while read -r space _; do
-        ip -n "$space" -4 route flush cache
-        ip -n "$space" -6 route flush cache
-    done <"$LAB_STATE/namespaces"
-}
-
 # What the law left behind, or took away. How long it takes until the lab is as it was is no bar.
 left_behind() {
-    local node before=$FAILURES
-    forget_paths
+    local node names before=$FAILURES
+    # Path MTUs that its kernels have learned, or were made to believe.
+    mapfile -t names < <(sed -E "s/^$PREFIX-([^ ]*).*/\1/" "$LAB_STATE/namespaces")
+    forget_paths "${names[@]}"
     FULL='' until_true 10 "the lab is as it was" as_before || diff "$FACTS" "$SCRATCH/facts.after" | grep '^[<>]' | head -n 20
     for node in "${TARTAN[@]}"; do
         law_one "$node"
