@@ -37,10 +37,16 @@ down() {
     "$SCRIPTS/lab" down --prefix "$LAB_PREFIX"
 }
 
+# told LINE...: here, and to descriptor 3. (tee(1) would open what that leads to anew, and cut a file.)
+told() {
+    printf '%s\n' "$@"
+    printf '%s\n' "$@" >&3
+}
+
 # result HOW SECONDS LAW WHAT
 result() {
     printf '%s\t%s\t%s %s\t%s\n' "$1" "$2" "$3" "$LAB" "$4" >>"$RESULTS"
-    printf '%(%T)T  %-48s %s %d s\n' -1 "$3 $LAB" "$1" "$2" | tee /dev/fd/3
+    told "$(printf '%(%T)T  %-48s %s %d s' -1 "$3 $LAB" "$1" "$2")"
 }
 
 # run LAW: its exit code.
@@ -53,7 +59,7 @@ run() {
         result passed $((SECONDS - began)) "$1" ''
     else
         result FAILED $((SECONDS - began)) "$1" "$({ grep -a '^FAILED: ' "$log" || tail -n 1 "$log"; } | sed 's/^FAILED: //' | paste -sd ';' | cut -c -400)"
-        { tail -n 60 "$log" | sed 's/^/    /' && echo "    again: scripts/test --only '$1' --lab $LAB"; } | tee /dev/fd/3
+        told "$(tail -n 60 "$log" | sed 's/^/    /')" "    again: scripts/test --only '$1' --lab $LAB"
     fi
     return "$code"
 }
