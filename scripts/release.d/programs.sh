@@ -58,7 +58,7 @@ build_programs() {
 
 # has_no_hooks PROGRAM...: of tests (the cargo feature `faults`).
 has_no_hooks() {
-    ! grep -lE 'TARTAN_FAULTS|TARTAN_CNI_FAULT' "$@" || die "a program has the hooks of tests"
+    ! grep -lE 'TARTAN_FAULTS: |TARTAN_CNI_FAULT' "$@" || die "a program has the hooks of tests"
 }
 
 # is_for TARGET PROGRAM: its machine is the target's.

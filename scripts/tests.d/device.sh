@@ -29,6 +29,9 @@
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
+# The agent that has hooks of tests; without TARTAN_FAULTS it is any other.
+export LAB_AGENT=$BIN/faults/tartan
+
 CASE=$1
 BACKEND=${2:-vxlan}
 BYTES=$((1 << 24))

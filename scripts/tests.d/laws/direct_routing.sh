@@ -40,7 +40,7 @@ answered() {
 }
 
 log_says() {
-    tail -n "+$LINES_BEFORE" "$LAB_STATE/node1/log" | grep -q "rp_filter of eth0 is 1"
+    grep -q "rp_filter of eth0 is 1" <<<"$(tail -n "+$LINES_BEFORE" "$LAB_STATE/node1/log")"
 }
 
 for DEVICE in all eth0 flannel.1; do

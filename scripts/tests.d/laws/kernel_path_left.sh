@@ -36,7 +36,7 @@ log_of_start() {
 }
 
 are_open() {
-    log_of_start | grep -q 'opened name="receive-vxlan-v4-0"'
+    grep -q 'opened name="receive-vxlan-v4-0"' <<<"$(log_of_start)"
 }
 
 left() {
@@ -66,7 +66,7 @@ left() {
         $(($(number "sent-$1" 2) - $(number "sent-$1" 1) - $(missing "sent-$1" 1 2)))
     equal "$1: datagrams lost once the sockets were open" 0 "$(missing "sent-$1" 3 =1000000000)"
     case $1 in
-    forbidden) log_of_start | grep -q 'the programs of the service before stay' || fail "programs could be loaded" ;;
+    forbidden) grep -q 'the programs of the service before stay' <<<"$(log_of_start)" || fail "programs could be loaded" ;;
     taken) stop "$TAKER" ;;
     esac
     until_true 5 "$1: out of use without a problem" status_has node1 '.kernel_path.mode == "off" and .problems == []'

@@ -108,7 +108,7 @@ foreign_rules() {
     undo in_ns node1 nft 'table inet other { }; delete table inet other'
     rules filter "forward priority 0" "ip daddr $POD3 drop"
     refused "a foreign rule" "filter=dropped" "$POD3"
-    of '.stages[].reason' | grep -q "inet other other, handle " || fail "the rule is not named: $(of '.stages[-1].reason')"
+    grep -q "inet other other, handle " <<<"$(of '.stages[].reason')" || fail "the rule is not named: $(of '.stages[-1].reason')"
     rules filter "forward priority 0" "tcp dport 80 drop"
     unknown "a rule for a port" "filter=not-judged" "$POD3" --tcp 80
     unknown "a rule for another protocol's port, which is not read" "filter=not-judged" "$POD3" --udp 80

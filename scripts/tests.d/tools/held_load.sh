@@ -138,6 +138,7 @@ start_datagrams() {
     until_true 10 "$2 answers datagrams" is_bound "$2" udp 9000
     start_in "$1" python3 "$TOOLS/steady.py" send '' 9001 "$to" 9000 500 >"$SCRATCH/datagrams"
     SENDING=$PID
+    until_true 10 "$1 sends datagrams" is_bound "$1" udp 9001
 }
 
 # stop_datagrams: how many were sent, into SENT, and how many of them were not answered, into LOST.
