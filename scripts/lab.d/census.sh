@@ -92,6 +92,7 @@ facts() {
 }
 
 # Run in a namespace. What packets put into a set is no fact, nor which table is the newest, or which pod's rules are.
+# shellcheck disable=SC2016
 FACTS_OF_ONE='
     ip -o link show | sed "s/^[0-9]*:/0:/" | sort
     ip -o address show | sed "s/^[0-9]*:/0:/" | sort

@@ -45,8 +45,8 @@ in_user_space() {
 
 # choose_far: the pod that pod1 talks to, FAR, and the nodes that have flows, SIDES. A node of Tartan's that user space
 # sends to has none: the kernel's is in its place.
+# shellcheck disable=SC2034 # The laws use them.
 choose_far() {
-    # shellcheck disable=SC2034 # The laws use them.
     FROM=pod1 FAR=pod3 SIDES=(node1 node2)
     if [ -n "$(in_user_space node1 node2)" ]; then
         FAR=pod5

@@ -221,6 +221,7 @@ containerd_start() {
     entered=$!
     disown "$entered"
     until_true 15 "containerd on $1 answers" in_runtime_host "$1" ctr version || tail -n 20 "$SCRATCH/containerd-$1.log"
+    # shellcheck disable=SC2034 # The tests use it.
     CONTAINERD[$1]=$(pgrep -P "$(pgrep -P "$entered" -x nsenter)" -x containerd)
 }
 
