@@ -43,9 +43,11 @@ in_ns() {
     esac
 }
 
-# is_bound NAME udp|tcp PORT: whether a socket in that namespace has this port.
+# is_bound NAME udp|tcp PORT: whether a socket in that namespace has this port; one of TCP has to listen.
 is_bound() {
-    [ -n "$(ip netns exec "$PREFIX-$1" ss -Hln "--$2" "sport = :$3")" ]
+    local which=l
+    if [ "$2" = udp ]; then which=a; fi
+    [ -n "$(ip netns exec "$PREFIX-$1" ss "-H${which}n" "--$2" "sport = :$3")" ]
 }
 
 # Starts a command in a namespace; its process id is in $PID. Everything started ends with the test.
