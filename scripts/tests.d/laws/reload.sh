@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # The configuration is changed again and again, every second time so that it cannot be used, while pods exchange
 # datagrams: none is lost, each good change is taken, and each refusal names the key and the reason.
-# labs: lab=udp-v4|vxlan-tap
 # full: registry=file|kubernetes
 # seconds: 600
 # shellcheck source=scripts/tests.d/tools/law.sh
