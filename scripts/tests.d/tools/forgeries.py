@@ -59,8 +59,9 @@ def counts(node):
     return found
 
 
-def examine(node, expected, order, what):
-    """Whether the counts grow as those of this case."""
+def examine(node, expected, order, what, tries=5):
+    """Whether the counts grow as those of this case. One whose ring between two workers was full, on a busy machine, shows
+    nothing, and is sent again."""
     sent, before, grown = send(order), BEFORE[node], None
     wanted = {} if expected == "nothing" else dict.fromkeys(expected.split("+"), sent)
     until = time.monotonic() + (PATIENCE if wanted else REST)
@@ -68,6 +69,10 @@ def examine(node, expected, order, what):
         time.sleep(0.005)
         BEFORE[node] = now = counts(node)
         grown = {name: now[name] - before[name] for name in now if now[name] != before[name]}
+    if grown.get("RingFull") and tries:
+        print(f"{what}: {grown}, once more")
+        CUT.append(grown.get("delivered", 0))
+        return examine(node, expected, order, what, tries - 1)
     if grown != wanted:
         print(f"FAILED: {what}: expected {wanted}, found {grown}", file=sys.stderr)
     else:
@@ -75,6 +80,8 @@ def examine(node, expected, order, what):
     return grown == wanted
 
 
+# What was delivered of cases that were sent again.
+CUT = []
 # Of the case before: a datagram that is counted late or twice is an error of the next one.
 BEFORE, held, cases, rightful = {}, True, 0, 0
 for line in sys.stdin:
@@ -89,5 +96,5 @@ for line in sys.stdin:
     held = examine(where, count, arranged, f"{case}, from {place}") and held
     if "delivered" in count:
         rightful += arranged["count"] * len(arranged["formats"])
-print(cases, rightful)
+print(cases, rightful + sum(CUT))
 sys.exit(not held)
