@@ -67,13 +67,12 @@ written_anew() {
     until_true 5 "$1: the table is back" in_ns "$1" nft list chain inet tartan postrouting
 }
 
-# all_drops: what the workers dropped by reason, and the kernel at their sockets and devices. What waits for a busy core may be
-# over a pod's share of a queue: such a request is made again.
+# all_drops: what the workers dropped by reason, and the kernel at their sockets and devices.
 all_drops() {
     local node
     for node in "${TARTAN[@]}"; do
         agent_json "$node" drops | jq -c --arg node "$node" '[$node, ([.workers[] | .outbound, .inbound | .dropped // {} | to_entries[]
-            | select(.value > 0 and .key != "OverShare")] | group_by(.key) | map({(.[0].key): (map(.value) | add)}) | add // {}),
+            | select(.value > 0)] | group_by(.key) | map({(.[0].key): (map(.value) | add)}) | add // {}),
             ([.kernel[] | select(.counter | test("drop")).count] | add)]'
     done | paste -sd ' '
 }
