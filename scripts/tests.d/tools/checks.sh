@@ -17,6 +17,8 @@ LAB_STATE=/run/tartan-lab/$PREFIX
 SCRATCH=$(mktemp -d "/tmp/tartan-test-XXXXXX")
 STARTED=()
 FAILURES=0
+# As in scripts/test, for a law that is run by hand.
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH
 # The tools import each other; nothing is to be left beside them.
 export PYTHONDONTWRITEBYTECODE=1
 

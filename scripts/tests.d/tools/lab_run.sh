@@ -9,7 +9,7 @@
 set -uo pipefail
 HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 SCRIPTS=$(readlink -f "$HERE/../..")
-export LAB_PREFIX=${LAB_PREFIX:-test}
+export LAB_PREFIX=${LAB_PREFIX:-test} PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH
 LOGS=${LOGS:-$SCRIPTS/../target/test-logs}
 RESULTS=${RESULTS:-/dev/null}
 # Seconds, unless the law's head says "# seconds: NUMBER".
