@@ -34,57 +34,39 @@ has() {
     [[ " ${*:2} " == *" $1 "* ]]
 }
 
+# By family: bits of one address, of the underlay's network, and what VXLAN costs of the underlay's MTU (IP, UDP, VXLAN
+# and Ethernet headers).
+# shellcheck disable=SC2034 # The others use them.
+declare -rA HOST_BITS=([4]=32 [6]=128) UNDERLAY_BITS=([4]=24 [6]=64) VXLAN_OVERHEAD=([4]=50 [6]=70)
+# The kernel's devices, as flannel calls them.
+# shellcheck disable=SC2034 # The others use them.
+declare -rA KERNEL_VXLAN=([4]=flannel.1 [6]=flannel-v6.1)
+
 # $1 the number of a host on the underlay, $2 the family
 underlay_address() {
-    case $2 in
-    4) echo "192.0.2.$1" ;;
-    6) echo "2001:db8:192::$1" ;;
-    esac
+    if [ "$2" = 4 ]; then echo "192.0.2.$1"; else echo "2001:db8:192::$1"; fi
 }
 
-underlay_length() {
-    case $1 in
-    4) echo 24 ;;
-    6) echo 64 ;;
+cluster_network() {
+    case $1$LISTED in
+    40) echo 10.244.0.0/16 ;;
+    4*) echo 10.0.0.0/8 ;;
+    6*) echo fd00:10:244::/48 ;;
     esac
 }
 
 # The first address of a node's pod subnet, which its tunnel has.
 tunnel_address() {
-    case $2 in
-    4) echo "10.244.$1.0" ;;
-    6) printf 'fd00:10:244:%x::\n' "$1" ;;
-    esac
-}
-
-cluster_network() {
-    case $1 in
-    4) if [ "$LISTED" = 0 ]; then echo 10.244.0.0/16; else echo 10.0.0.0/8; fi ;;
-    6) echo fd00:10:244::/48 ;;
-    esac
+    if [ "$2" = 4 ]; then echo "10.244.$1.0"; else printf 'fd00:10:244:%x::\n' "$1"; fi
 }
 
 pod_subnet() {
-    case $2 in
-    4) echo "$(tunnel_address "$1" 4)/24" ;;
-    6) echo "$(tunnel_address "$1" 6)/64" ;;
-    esac
+    if [ "$2" = 4 ]; then echo "$(tunnel_address "$1" 4)/24"; else echo "$(tunnel_address "$1" 6)/64"; fi
 }
 
 # $1 node, $2 which address of its pod subnet, $3 family
 subnet_address() {
-    case $3 in
-    4) echo "10.244.$1.$2" ;;
-    6) printf 'fd00:10:244:%x::%x\n' "$1" "$2" ;;
-    esac
-}
-
-# The prefix length of one address.
-host_length() {
-    case $1 in
-    4) echo 32 ;;
-    6) echo 128 ;;
-    esac
+    if [ "$3" = 4 ]; then echo "10.244.$1.$2"; else printf 'fd00:10:244:%x::%x\n' "$1" "$2"; fi
 }
 
 # The MAC that others send to for inner packets of family $2. A kernel device has one of the lab's choice, which
@@ -115,12 +97,4 @@ fnv1a() {
         hash=$(((hash ^ octet) * 0x01000193 & 0xffffffff))
     done
     echo "$hash"
-}
-
-# What VXLAN costs of the underlay's MTU, by outer family: IP, UDP, VXLAN and Ethernet headers.
-vxlan_overhead() {
-    case $1 in
-    4) echo 50 ;;
-    6) echo 70 ;;
-    esac
 }

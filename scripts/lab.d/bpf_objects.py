@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """The BPF programs and maps of a lab: which it holds, and which of those outlive it.
 
-    bpf_objects.py held NAMESPACE...    prints those that the namespaces' processes and tc filters hold, "program 17" a line
-    bpf_objects.py alive <LIST          prints the lines of such a list whose object still exists
+    bpf_objects.py held NAMESPACE...   prints those that their processes and tc filters hold, "program 17" a line
+    bpf_objects.py alive <LIST         prints the lines of such a list whose object still exists
 
-An object lives as long as a descriptor, a filter or a pin holds it, and its number is not given again soon. Asked of the
-kernel itself (bpf(2), BPF_PROG_GET_FD_BY_ID and BPF_MAP_GET_FD_BY_ID), so that no bpftool is needed.
+An object lives as long as a descriptor, a filter or a pin holds it, and its number is not given again soon. Asked of
+the kernel itself (bpf(2), BPF_PROG_GET_FD_BY_ID and BPF_MAP_GET_FD_BY_ID), so that no bpftool is needed.
 """
 
 import ctypes
 import errno
+import glob
 import json
 import os
 import platform
@@ -25,41 +26,34 @@ COMMANDS = {"program": 13, "map": 14}
 NAMES = {"prog_id": "program", "map_id": "map"}
 
 
+def said(*command):
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
 def held_by_processes(space):
     """The objects of which a process of the namespace has a descriptor."""
-    pids = subprocess.run(["ip", "netns", "pids", space], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
-    for pid in pids:
-        folder = "/proc/%s/fdinfo" % pid
-        try:
-            descriptors = os.listdir(folder)
-        except OSError:
-            # It ended meanwhile.
-            continue
-        for descriptor in descriptors:
+    for pid in said("ip", "netns", "pids", space).split():
+        for path in glob.glob(f"/proc/{pid}/fdinfo/*"):
             try:
-                with open("%s/%s" % (folder, descriptor), encoding="ascii") as file:
-                    text = file.read()
+                with open(path, encoding="ascii") as file:
+                    found = re.findall(r"^(prog_id|map_id):\s*(\d+)$", file.read(), re.M)
             except OSError:
+                # It ended, or closed it, meanwhile.
                 continue
-            for name, number in re.findall(r"^(prog_id|map_id):\s*(\d+)$", text, re.M):
-                yield "%s %s" % (NAMES[name], number)
-
-
-def tc(space, *words):
-    printed = subprocess.run(["tc", "-n", space, "-j", *words], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return json.loads(printed or "[]")
+            for name, number in found:
+                yield f"{NAMES[name]} {number}"
 
 
 def held_by_filters(space):
     """The programs of the namespace's tc filters."""
-    for qdisc in tc(space, "qdisc", "show"):
-        if qdisc["kind"] not in ("clsact", "ingress"):
-            continue
-        for hook in ("ingress", "egress"):
-            for one in tc(space, "filter", "show", "dev", qdisc["dev"], hook):
-                number = one.get("options", {}).get("prog", {}).get("id")
-                if number is not None:
-                    yield "program %d" % number
+    def tc(*words):
+        return json.loads(said("tc", "-n", space, "-j", *words) or "[]")
+
+    for qdisc in tc("qdisc", "show"):
+        for hook in ("ingress", "egress") if qdisc["kind"] in ("clsact", "ingress") else ():
+            for one in tc("filter", "show", "dev", qdisc["dev"], hook):
+                if number := one.get("options", {}).get("prog", {}).get("id"):
+                    yield f"program {number}"
 
 
 def exists(kind, number):
@@ -77,8 +71,8 @@ def exists(kind, number):
 
 def main():
     if sys.argv[1] == "held":
-        found = {line for space in sys.argv[2:] for held in (held_by_processes, held_by_filters) for line in held(space)}
-        print("\n".join(sorted(found)))
+        held = (held_by_processes, held_by_filters)
+        print("\n".join(sorted({line for space in sys.argv[2:] for one in held for line in one(space)})))
     else:
         for line in sys.stdin.read().splitlines():
             if line and exists(line.split()[0], int(line.split()[1])):

@@ -18,8 +18,8 @@ kernel_vxlan_up() {
     done
 }
 
-# The kernel's devices on node $1, whose agent was stopped, as flannel leaves them. What the registry says of the node is not
-# written; without one the lists of all nodes say it.
+# The kernel's devices on node $1, whose agent was stopped, as flannel leaves them. What the registry says of the node is
+# not written; without one the lists of all nodes say it.
 kernel_vxlan_instead() {
     local third=$KERNEL KERNEL="$KERNEL $1" family
     kernel_vxlan_up "$1"
@@ -29,7 +29,8 @@ kernel_vxlan_instead() {
     fi
     lists_of_nodes
     for family in $(inside); do
-        kernel_vxlan_peer "$third" "$(pod_subnet "$1" "$family")" "$(vtep_mac "$1" "$family")" "$(underlay_address "$1" "$family")" "$family"
+        kernel_vxlan_peer "$third" "$(pod_subnet "$1" "$family")" "$(vtep_mac "$1" "$family")" \
+            "$(underlay_address "$1" "$family")" "$family"
     done
 }
 
@@ -39,7 +40,7 @@ kernel_vxlan_follow() {
     local node=$1 space=$PREFIX-node$1 family device leases subnet mac public gone
     leases=$(registry_leases)
     for family in $(inside); do
-        device=$(kernel_vxlan_name "$family")
+        device=${KERNEL_VXLAN[$family]}
         gone=$(ip -n "$space" "-$family" -j route show dev "$device" proto boot | jq -r '.[].dst')
         while read -r subnet mac public; do
             if [ "$subnet" = "$(pod_subnet "$node" "$family")" ]; then continue; fi
@@ -57,31 +58,24 @@ kernel_vxlan_follow() {
 
 kernel_vxlan_device() {
     local node=$1 family=$2 device space=$PREFIX-node$1 checksums='' no_dad=''
-    device=$(kernel_vxlan_name "$family")
+    device=${KERNEL_VXLAN[$family]}
     if [ "$family" = 6 ]; then
         checksums='noudp6zerocsumtx noudp6zerocsumrx'
         no_dad=nodad
     fi
     # shellcheck disable=SC2086
     ip -n "$space" link add "$device" address "$(vtep_mac "$node" "$family")" \
-        mtu $((UNDERLAY_MTU - $(vxlan_overhead "$family"))) \
+        mtu $((UNDERLAY_MTU - ${VXLAN_OVERHEAD[$family]})) \
         type vxlan id 1 dev eth0 local "$(underlay_address "$node" "$family")" dstport 8472 nolearning $checksums
-    ip -n "$space" address add "$(tunnel_address "$node" "$family")/$(host_length "$family")" dev "$device" $no_dad
+    ip -n "$space" address add "$(tunnel_address "$node" "$family")/${HOST_BITS[$family]}" dev "$device" $no_dad
     ip -n "$space" link set "$device" up
-}
-
-kernel_vxlan_name() {
-    case $1 in
-    4) echo flannel.1 ;;
-    6) echo flannel-v6.1 ;;
-    esac
 }
 
 # One remote lease: neighbour, forwarding entry, route, in flannel's order. $1 node, $2 subnet, $3 MAC, $4 public
 # address, $5 family.
 kernel_vxlan_peer() {
     local space=$PREFIX-node$1 subnet=$2 mac=$3 public=$4 device gateway=${2%/*}
-    device=$(kernel_vxlan_name "$5")
+    device=${KERNEL_VXLAN[$5]}
     ip -n "$space" neighbour replace "$gateway" lladdr "$mac" dev "$device" nud permanent
     bridge -n "$space" fdb replace "$mac" dev "$device" dst "$public" self permanent
     ip -n "$space" route replace "$subnet" via "$gateway" dev "$device" onlink

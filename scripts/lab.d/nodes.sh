@@ -62,7 +62,8 @@ listed_entries() {
     awk -v count="$LISTED" 'BEGIN {
         for (k = 1; k <= count; k++) {
             low = int(k / 256) "." k % 256
-            printf "[[node]]\nname = \"listed%d\"\nsubnets = [\"10.%s.0/24\"]\npublic-ip = \"198.18.%s\"\n\n", k, low, low
+            printf "[[node]]\nname = \"listed%d\"\nsubnets = [\"10.%s.0/24\"]\n", k, low
+            printf "public-ip = \"198.18.%s\"\n\n", low
         }
     }'
 }
@@ -111,7 +112,8 @@ mount_bpf() {
     local place=$STATE/node$1/sys/fs/bpf
     mountpoint -q "$place" && return 0
     mkdir -p "$place"
-    mount -t bpf -o mode=0700 bpf "$place" || echo "lab '$PREFIX': node$1 has no BPF file system: a kill of keeper and service ends the flows of its kernel path" >&2
+    mount -t bpf -o mode=0700 bpf "$place" ||
+        echo "lab '$PREFIX': node$1 has no BPF file system: a kill of its agent ends the flows of its kernel path" >&2
 }
 
 # unmount_bpf ROOT: with all that is pinned there.

@@ -48,7 +48,7 @@ pod_by_hand() {
     mtu=$UNDERLAY_MTU
     if [ "$(node_kind "$node")" = kernel-vxlan ]; then
         family=$(inside)
-        mtu=$((UNDERLAY_MTU - $(vxlan_overhead "${family%% *}")))
+        mtu=$((UNDERLAY_MTU - ${VXLAN_OVERHEAD[${family%% *}]}))
     fi
     ip -n "$host" link add "pod$pod" mtu "$mtu" type veth peer name eth0 mtu "$mtu" netns "$space"
     # No link-local address: the gateway's exists on no interface.
@@ -71,11 +71,11 @@ pod_address() {
         no_dad=nodad
     fi
     # shellcheck disable=SC2086
-    ip -n "$space" address add "$address/$(host_length "$family")" dev eth0 $no_dad
+    ip -n "$space" address add "$address/${HOST_BITS[$family]}" dev eth0 $no_dad
     ip -n "$space" neighbour add "$gateway" lladdr "$(mac_of "$host" "$device")" dev eth0 nud permanent
     ip -n "$space" "-$family" route add default via "$gateway" dev eth0 onlink
     ip -n "$host" neighbour add "$address" lladdr "$(mac_of "$space" eth0)" dev "$device" nud permanent
-    ip -n "$host" "-$family" route add "$address/$(host_length "$family")" dev "$device"
+    ip -n "$host" "-$family" route add "$address/${HOST_BITS[$family]}" dev "$device"
 }
 
 # $1 namespace, $2 device

@@ -119,7 +119,7 @@ served() {
 
 service_plan() {
     jq -nR --argjson six "$((${1} == 6))" --argjson moved "${MOVED:-0}" --arg last "node$NODES" \
-        --arg client "$(underlay_address "$CLIENT" "$1")/$(host_length "$1")" --arg pods "$(cluster_network "$1")" \
+        --arg client "$(underlay_address "$CLIENT" "$1")/${HOST_BITS[$1]}" --arg pods "$(cluster_network "$1")" \
         --rawfile nodes "$STATE/nodes" '
         def address($group; $number):
             if $six == 0 then "10.96.\($group).\($number)"

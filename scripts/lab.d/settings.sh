@@ -35,47 +35,47 @@ wrong() {
     exit 2
 }
 
+# What the options of `up` take: the least and the most of a number, or one of these words.
+OPTIONS='--nodes 1..200
+--pods 0..250
+--backend udp vxlan
+--peer kernel-vxlan
+--workers 1..32
+--device auto offload plain
+--device-type auto tun tap
+--kernel-path off stateless auto
+--underlay offload no-tunnel wire
+--underlay-mtu 576..9000
+--inside v4 v6 dual
+--outside v4 v6 dual
+--listed 0..50000
+--registry file etcd kubernetes
+--prefix'
+
+# Each sets the variable of its name.
 parse_up() {
+    local takes value
     while [ $# -gt 0 ]; do
         case $1 in
-        --control | --direct)
-            CONTROL=${1#--}
-            shift
-            continue
-            ;;
-        --acquire)
-            ACQUIRE=1
-            shift
-            continue
-            ;;
-        --secure)
-            SECURE=1
-            shift
-            continue
-            ;;
-        --nodes | --pods | --backend | --peer | --workers | --device | --device-type | --kernel-path | --underlay | --underlay-mtu | --inside | --outside | --registry | --listed | --prefix)
+        --control | --direct) CONTROL=${1#--} ;;
+        --acquire) ACQUIRE=1 ;;
+        --secure) SECURE=1 ;;
+        *)
+            takes=$(awk -v name="$1" '$1 == name' <<<"$OPTIONS")
+            [ -n "$takes" ] || wrong "up does not know '$1': see 'scripts/lab help'"
+            takes=${takes#"$1"}
             [ $# -ge 2 ] || wrong "$1 needs a value"
+            # shellcheck disable=SC2086
+            case $takes in
+            '') set_prefix "$2" ;;
+            *..*) value=$(number "$1" "$2" ${takes%..*} "${takes#*..}") ;;
+            *) value=$(one_of "$1" "$2" $takes) ;;
+            esac
+            [ -z "$takes" ] || printf -v "$(tr a-z- A-Z_ <<<"${1#--}")" %s "$value"
+            shift
             ;;
-        *) wrong "up does not know '$1': see 'scripts/lab help'" ;;
         esac
-        case $1 in
-        --nodes) NODES=$(number "$1" "$2" 1 200) ;;
-        --pods) PODS=$(number "$1" "$2" 0 250) ;;
-        --backend) BACKEND=$(one_of "$1" "$2" udp vxlan) ;;
-        --peer) PEER=$(one_of "$1" "$2" kernel-vxlan) ;;
-        --workers) WORKERS=$(number "$1" "$2" 1 32) ;;
-        --device) DEVICE=$(one_of "$1" "$2" auto offload plain) ;;
-        --device-type) DEVICE_TYPE=$(one_of "$1" "$2" auto tun tap) ;;
-        --kernel-path) KERNEL_PATH=$(one_of "$1" "$2" off stateless auto) ;;
-        --underlay) UNDERLAY=$(one_of "$1" "$2" offload no-tunnel wire) ;;
-        --underlay-mtu) UNDERLAY_MTU=$(number "$1" "$2" 576 9000) ;;
-        --inside) INSIDE=$(one_of "$1" "$2" v4 v6 dual) ;;
-        --outside) OUTSIDE=$(one_of "$1" "$2" v4 v6 dual) ;;
-        --listed) LISTED=$(number "$1" "$2" 0 50000) ;;
-        --registry) REGISTRY=$(one_of "$1" "$2" file etcd kubernetes) ;;
-        --prefix) set_prefix "$2" ;;
-        esac
-        shift 2
+        shift
     done
     [ -z "$PEER" ] || KERNEL=$NODES
     refuse_impossible
@@ -92,31 +92,38 @@ refuse_impossible() {
         wrong "--direct is every node without an overlay: it goes with no --peer"
     fi
     if [ "$LISTED" != 0 ] && { [ "$REGISTRY" != file ] || [ "$INSIDE$OUTSIDE" != v4v4 ] || [ -n "$CONTROL" ]; }; then
-        wrong "--listed is about the list of nodes of IPv4 that agents read: it goes with --registry file, --inside v4 and --outside v4 alone"
+        wrong "--listed is about the list of nodes of IPv4 that agents read: it goes with --registry file," \
+            "--inside v4 and --outside v4 alone"
     fi
     if [ "$REGISTRY" != etcd ] && [ -n "$ACQUIRE$SECURE" ]; then
         wrong "--acquire and --secure go with --registry etcd"
     fi
     if [ "$REGISTRY" != file ]; then
-        [ -z "$CONTROL" ] || wrong "--control and --direct have no agent that reads a registry: they go with no --registry $REGISTRY"
+        [ -z "$CONTROL" ] ||
+            wrong "--control and --direct have no agent that reads a registry: they go with no --registry $REGISTRY"
         for family in $(inside); do
-            has "$family" "$(outside)" || wrong "in a registry a node has a public address of each family that its pods have: --inside $INSIDE needs --outside $INSIDE${others} there"
+            has "$family" "$(outside)" ||
+                wrong "in a registry a node has a public address of each family that its pods have:" \
+                "--inside $INSIDE needs --outside $INSIDE${others} there"
         done
     fi
     if [ "$REGISTRY" = etcd ] && [ "$INSIDE" = v6 ]; then
-        wrong "flannel's keys in etcd have no place for a node without IPv4 pods: --registry etcd goes with --inside v4 or dual"
+        wrong "flannel's keys in etcd have no place for a node without IPv4 pods: --registry etcd goes with" \
+            "--inside v4 or dual"
     fi
     for family in $(inside); do
         if [ -n "$CONTROL$PEER" ] && ! has "$family" "$(outside)"; then
-            wrong "a kernel node carries IPv$family over IPv$family alone, as flannel's do: --inside $INSIDE needs --outside $INSIDE${others} there"
+            wrong "a kernel node carries IPv$family over IPv$family alone, as flannel's do: --inside $INSIDE needs" \
+                "--outside $INSIDE${others} there"
         fi
     done
     # The least MTU of an IPv6 link is 1280 (RFC 8200, section 5): the underlay's, and the tunnel's inside it.
     if has 6 "$(outside)"; then least=1280; fi
     if has 6 "$(inside)"; then
-        for family in $(outside); do least=$((1280 + $(vxlan_overhead "$family"))); done
+        for family in $(outside); do least=$((1280 + ${VXLAN_OVERHEAD[$family]})); done
     fi
-    [ "$UNDERLAY_MTU" -ge "$least" ] || wrong "--inside $INSIDE --outside $OUTSIDE needs an --underlay-mtu of at least $least"
+    [ "$UNDERLAY_MTU" -ge "$least" ] ||
+        wrong "--inside $INSIDE --outside $OUTSIDE needs an --underlay-mtu of at least $least"
 }
 
 # Takes --prefix out of the words before `--`; what is not it goes to REST.
@@ -127,22 +134,21 @@ parse_prefix() {
         --prefix)
             [ $# -ge 2 ] || wrong "--prefix needs a value"
             set_prefix "$2"
-            shift 2
+            shift
             ;;
         --)
             REST+=("$@")
             return
             ;;
-        *)
-            REST+=("$1")
-            shift
-            ;;
+        *) REST+=("$1") ;;
         esac
+        shift
     done
 }
 
 set_prefix() {
-    [[ $1 =~ ^[a-z][a-z0-9]{0,7}$ ]] || wrong "--prefix takes one to eight small letters and digits, a letter first, not '$1'"
+    [[ $1 =~ ^[a-z][a-z0-9]{0,7}$ ]] ||
+        wrong "--prefix takes one to eight small letters and digits, a letter first, not '$1'"
     PREFIX=$1
     STATE=/run/tartan-lab/$PREFIX
 }
@@ -154,16 +160,10 @@ number() {
     echo "$2"
 }
 
+# one_of OPTION VALUE WORD...
 one_of() {
-    local option=$1 value=$2 known
-    shift 2
-    for known in "$@"; do
-        if [ "$value" = "$known" ]; then
-            echo "$value"
-            return
-        fi
-    done
-    wrong "$option takes one of: $*; not '$value'"
+    has "$2" "${@:3}" || wrong "$1 takes one of: ${*:3}; not '$2'"
+    echo "$2"
 }
 
 need_root() {
@@ -191,8 +191,8 @@ have_binaries() {
 }
 
 save_settings() {
-    declare -p NODES PODS BACKEND PEER CONTROL WORKERS DEVICE DEVICE_TYPE KERNEL_PATH UNDERLAY UNDERLAY_MTU INSIDE OUTSIDE \
-        REGISTRY ACQUIRE SECURE LISTED KERNEL LEFT |
+    declare -p NODES PODS BACKEND PEER CONTROL WORKERS DEVICE DEVICE_TYPE KERNEL_PATH UNDERLAY UNDERLAY_MTU \
+        INSIDE OUTSIDE REGISTRY ACQUIRE SECURE LISTED KERNEL LEFT |
         sed 's/^declare --/declare -g --/' >"$STATE/settings"
     echo "declare -g -- LAB_BIN=\"${LAB_BIN:-}\"" >>"$STATE/settings"
 }

@@ -29,7 +29,7 @@ underlay_host() {
         no_dad=
         if [ "$family" = 6 ]; then no_dad=nodad; fi
         # shellcheck disable=SC2086
-        ip -n "$host" address add "$(underlay_address "$number" "$family")/$(underlay_length "$family")" dev eth0 $no_dad
+        ip -n "$host" address add "$(underlay_address "$number" "$family")/${UNDERLAY_BITS[$family]}" dev eth0 $no_dad
     done
     ip -n "$host" link set eth0 up
     underlay_offloads "$net" "$name"
