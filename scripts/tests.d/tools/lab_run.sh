@@ -84,8 +84,8 @@ for LAW in "$@"; do
 done
 if [ -z "$KEEP" ]; then
     BEGAN=$SECONDS
-    if down; then result passed $((SECONDS - BEGAN)) census ''; else
-        result FAILED $((SECONDS - BEGAN)) census "the lab left something behind"
+    if LEFT=$(down 2>&1); then result passed $((SECONDS - BEGAN)) census ''; else
+        result FAILED $((SECONDS - BEGAN)) census "$(paste -sd ' ' <<<"$LEFT" | cut -c -400)"
         FAILED=1
     fi
 fi
