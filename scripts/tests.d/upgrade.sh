@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
-# The agent of a node is upgraded under load: no TCP connection ends, no datagram is lost, the device and the host stay
-# as they are, and keeper and service are of the new program. A program that is none, or does not come to forward,
-# changes nothing. A keeper that is killed on the way leaves nothing behind, and the next start forwards.
+# The agent of a node is replaced under load, by `tartan upgrade` or by another that takes over from it, as a pod of a
+# rolling update does (`tartan run --take-over`), each in PID and mount namespaces of its own: no TCP connection ends,
+# no datagram is lost, the device and the host stay as they are. A keeper that is killed in an upgrade leaves nothing
+# behind, and the next start forwards. (What is refused, hangs, goes back, or is killed in a hand-over:
+# agent/tests/keeper.)
 #
-#   mallory (no node) ─────────────┐
-#   pod1 ── node1: keeper, service (upgraded) ══ underlay ══ node2 ── pod3
+#   mallory (no node) ────────────────────────┐
+#   pod1 ── node1, whose agent is replaced ══ underlay ══ node2 ── pod3
 #
-# upgrade.sh [--from PROGRAM|COMMIT] BACKEND FAMILIES UPGRADES KILLS: FAMILIES is v4, v6 or dual, inside and outside;
-# SIGKILL meets the keeper at KILLS moments, evenly over an upgrade. With --from, the agent is that program first, or a
-# build of that commit (tools/build_of.sh), where `previous` is the last tag: it is upgraded to this release and taken
-# back, and services of each run below keepers of the other, by replaced files.
-# case: vxlan dual 2 2 workers=2
-# full: udp dual 20 20 workers=2
-# full: vxlan v4 10 5 kernel-path=auto
-# seconds --from: 3600: it builds another commit first
-# full: --from previous vxlan dual 10 0 workers=2
+# upgrade.sh upgrade|handover BACKEND FAMILIES TIMES [KILLS]: FAMILIES is v4, v6 or dual, inside and outside; SIGKILL
+# meets the keeper at KILLS moments, evenly over an upgrade.
+# case: upgrade vxlan dual 2 2 workers=2
+# case: handover udp v4 2
+# full: upgrade vxlan v4 20 20 kernel-path=auto
+# full: handover vxlan dual 20 workers=2
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 # shellcheck source=scripts/tests.d/tools/kill_service.sh
@@ -22,157 +21,133 @@
 # shellcheck source=scripts/tests.d/tools/held_load.sh
 . "$TOOLS/held_load.sh"
 
-PREVIOUS=
-if [ "$1" = --from ]; then
-    PREVIOUS=$("$TOOLS/build_of.sh" "$2")
-    shift 2
-fi
-BACKEND=$1
-OUTSIDE=$2
-UPGRADES=$3
-KILLS=$4
+WAY=$1 BACKEND=$2 OUTSIDE=$3 TIMES=$4 KILLS=${5:-0}
 read -ra FAMILIES < <(families "$OUTSIDE")
-INSTALLED=$SCRATCH/installed/tartan
+ROOT=$LAB_STATE/node1
+PROGRAMS=("$SCRATCH/first" "$SCRATCH/second")
+# Each agent's process here, by its name, and the last one's name.
+declare -A AGENT
+LAST=agent0
 
-# install PROGRAM: in the place of the file by which the agent of node1 is started.
-install_program() {
-    cp "$1" "$INSTALLED.new"
-    mv "$INSTALLED.new" "$INSTALLED"
-}
-
-# run_installed PROGRAM: node1 runs it from there.
-run_installed() {
-    mkdir -p "$SCRATCH/installed"
-    cp "$BIN/tartan-cni" "$SCRATCH/installed/"
-    install_program "$1"
-    lab stop node1
-    # The lab starts the programs that it was set up with.
-    echo "declare -g -- LAB_BIN=\"$SCRATCH/installed\"" >>"$LAB_STATE/settings"
-    lab start node1
-}
-
-# are_of PROGRAM [PROGRAM]: keeper and service are of the bytes of these, whatever the file is called.
-are_of() {
-    cmp "/proc/$(keeper_of node1)/exe" "$1" || fail "the keeper is not of $1"
-    cmp "/proc/$(service_of node1)/exe" "${2:-$1}" || fail "the service is not of ${2:-$1}"
-}
-
-# upgrade_to PROGRAM
-upgrade_to() {
-    local service
+# To the program that does not run.
+upgrade() {
+    local service program=${PROGRAMS[0]}
     service=$(service_of node1)
-    tartan node1 upgrade --program "$1" -o json >"$SCRATCH/upgrade" 2>&1 ||
-        fail "upgrade to $1: $(cat "$SCRATCH/upgrade")"
-    are_of "$1"
+    if [ "/proc/$service/exe" -ef "$program" ]; then program=${PROGRAMS[1]}; fi
+    tartan node1 upgrade --program "$program" >"$SCRATCH/upgrade" 2>&1 ||
+        fail "upgrade to $program: $(cat "$SCRATCH/upgrade")"
+    cmp "/proc/$(keeper_of node1)/exe" "$program" || fail "the keeper is not of $program"
+    cmp "/proc/$(service_of node1)/exe" "$program" || fail "the service is not of $program"
     if [ "$(service_of node1)" = "$service" ]; then fail "the service is the same process"; fi
 }
 
-# refused OUTCOME PROGRAM: nothing changes.
-refused() {
-    local code=0 before
-    before="$(service_of node1) $(open_in "$(keeper_of node1)")"
-    tartan node1 upgrade --program "$2" -o json >"$SCRATCH/upgrade" 2>&1 || code=$?
-    equal "exit code and outcome of an upgrade to $2" "1 $1" "$code $(jq -r .outcome "$SCRATCH/upgrade")"
-    same "service, and descriptors of the keeper" "$before" "$(service_of node1) $(open_in "$(keeper_of node1)")"
-}
-
-# A service that ends once it was told to go on in the place of the other.
-ends_after_go() {
-    cat >"$SCRATCH/ends-after-go" <<TEXT
-#!/usr/bin/env python3
-import os, socket, sys
-if sys.argv[1] == "version":
-    os.execv("$BIN/tartan", ["tartan", "version", "-o", "json"])
-keeper = socket.socket(fileno=0)
-while b'"last":true' not in keeper.recv(65536):
-    pass
-keeper.send(b'"ready"')
-keeper.recv(65536)
-TEXT
-    chmod 755 "$SCRATCH/ends-after-go"
-    echo "$SCRATCH/ends-after-go"
+# upgrade_killed MILLISECONDS: the keeper is, so long after an upgrade began.
+upgrade_killed() {
+    start_in node1 "$BIN/tartan" --root "$ROOT" upgrade --program "${PROGRAMS[1]}" >"$SCRATCH/upgrade" 2>&1
+    sleep "$(printf '0.%03d' "$1")"
+    kill -KILL "$(keeper_of node1)"
+    wait "$PID" || true
+    until_true 5 "both services end with their keeper" has_no_agent || pgrep -af -- "--root $ROOT run"
+    lab start node1
 }
 
 has_no_agent() {
-    ! pgrep -f -- "--root $LAB_STATE/node1 run"
+    ! pgrep -f -- "--root $ROOT run"
 }
 
-# killed MILLISECONDS PROGRAM: the keeper is, so long after an upgrade to the program began.
-killed() {
-    start_in node1 "$BIN/tartan" --root "$LAB_STATE/node1" upgrade --program "$2" >"$SCRATCH/upgrade" 2>&1
-    sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"
-    kill -KILL "$(keeper_of node1)"
-    wait "$PID" || true
-    say "SIGKILL $1 ms after an upgrade began; the command had said: $(paste -sd ';' "$SCRATCH/upgrade")"
-    until_true 5 "both services end with their keeper" has_no_agent || pgrep -af -- "--root $LAB_STATE/node1 run"
-    lab start node1
-    all_go_on "after it"
-    still_held node1
+# agent NAME: starts one on node1, with the arguments of the lab's own.
+agent() {
+    env -C "$ROOT" TARTAN_TAKE_OVER="$1" ip netns exec "$PREFIX-node1" unshare --pid --mount --fork --mount-proc \
+        "$BIN/tartan" "${ARGUMENTS[@]}" >>"$ROOT/log" 2>&1 </dev/null &
+    AGENT[$1]=$!
+    STARTED+=("$!")
+    disown
 }
 
-kills() {
-    local before round whole since
+# keeper_in NAME: its process id, as it is seen from here.
+keeper_in() {
+    pgrep -P "${AGENT[$1]}"
+}
+
+# One that was not collected has no namespace.
+has_ended() {
+    ! readlink "/proc/${AGENT[$1]}/ns/net" && ! keeper_in "$1"
+}
+
+# end NAME: its keeper ends.
+end() {
+    until_true 10 "the keeper of $1 is there" keeper_in "$1"
+    kill "$(keeper_in "$1")"
+    until_true 10 "$1 ends" has_ended "$1"
+    unset "AGENT[$1]"
+}
+
+# has_let_go NAME: it has neither a service, nor a queue of the device, nor the lock.
+has_let_go() {
+    [ -z "$(pgrep -P "$(keeper_in "$1")")" ] &&
+        [ -z "$(find "/proc/$(keeper_in "$1")/fd" -lname '*/net/tun' -o -lname '*/run/tartan/lock')" ]
+}
+
+# forwarding_is NAME: this agent is ready, as its readiness probe asks, and forwards, and no other.
+forwarding_is() {
+    local name
+    until_true 15 "$1 is ready" tartan node1 ready --take-over "$1"
+    for name in "${!AGENT[@]}"; do
+        [ "$name" != "$1" ] || continue
+        until_true 5 "$name holds nothing" has_let_go "$name"
+        if tartan node1 ready --take-over "$name" >/dev/null 2>&1; then fail "$name says that it is ready"; fi
+    done
+    keeper_in "$1" >"$ROOT/pid"
+    LAST=$1
+}
+
+# handover NAME: it takes over; the one before stays, until it is ended as the controller does then.
+handover() {
+    local old=$LAST
+    agent "$1"
+    forwarding_is "$1"
+    end "$old"
+    tartan node1 ready --take-over "$1" >/dev/null || fail "$1 is not ready after the end of the one before"
+}
+
+replaced_under_load() {
+    local before number
+    before=$(kernel_state node1)
+    start_datagrams pod1 pod3
+    for ((number = 1; number <= TIMES; number++)); do "$WAY" "agent$number"; done
+    stop_datagrams
+    equal "datagrams lost" 0 "$LOST"
+    equal "packets that services held which ended" 0 "$(lost_in_crash node1)"
+    equal "problems, repairs and restarts" '[[],0,0]' \
+        "$(agent_json node1 status | jq -c '[[.problems[].code], .repairs, .restarts]')"
+    same "addresses, routes and carrier changes of node1" "$before" "$(kernel_state node1)"
+}
+
+killed_on_the_way() {
+    local before number whole
     before=$(device_and_routes node1)
     note_held node1
-    since=$(date +%s%3N)
-    upgrade_to "$1"
-    whole=$(($(date +%s%3N) - since))
-    for ((round = 1; round <= KILLS; round++)); do killed $((whole * round / (KILLS + 1))) "$1"; done
+    whole=$EPOCHREALTIME
+    upgrade
+    whole=$(((${EPOCHREALTIME/./} - ${whole/./}) / 1000))
+    for ((number = 1; number <= KILLS; number++)); do
+        upgrade_killed $((whole * number / (KILLS + 1)))
+        all_go_on "after a SIGKILL, number $number, in an upgrade that takes $whole ms"
+        still_held node1
+    done
     same "device, addresses and routes of node1" "$before" "$(device_and_routes node1)"
 }
 
-# next_service SIGNAL PROGRAM OTHER: the service ends by the signal, and the next is of the installed program, below a
-# keeper of the other.
-next_service() {
-    local pid
-    pid=$(service_of node1)
-    kill "-$1" "$pid"
-    until_true 5 "another service" another_service node1 "$pid"
-    are_of "$3" "$2"
-}
-
-# mixed PROGRAM OTHER: services of OTHER below a keeper of PROGRAM, which is reloaded and upgraded to OTHER as a whole.
-mixed() {
-    install_program "$2"
-    next_service TERM "$2" "$1"
-    kill -HUP "$(keeper_of node1)"
-    next_service KILL "$2" "$1"
-    tartan node1 upgrade >"$SCRATCH/upgrade" 2>&1 || fail "no upgrade of keeper and service: $(cat "$SCRATCH/upgrade")"
-    are_of "$2"
-}
-
-say "upgrade: backend $BACKEND, families $OUTSIDE${PREVIOUS:+, from $PREVIOUS}"
 lab_up --backend "$BACKEND" --inside "$OUTSIDE" --outside "$OUTSIDE" --pods 2
-PROGRAMS=("$SCRATCH/first" "$SCRATCH/second")
-cp "${PREVIOUS:-$BIN/tartan}" "${PROGRAMS[0]}"
-cp "$BIN/tartan" "${PROGRAMS[1]}"
-if [ -n "$PREVIOUS" ]; then
-    if cmp -s "${PROGRAMS[@]}"; then die "$PREVIOUS is this release: name a build of the one before"; fi
-    run_installed "$PREVIOUS"
+for PROGRAM in "${PROGRAMS[@]}"; do cp "$BIN/tartan" "$PROGRAM"; done
+if [ "$WAY" = handover ]; then
+    mapfile -d '' -t ARGUMENTS < <(tail -z -n +2 "/proc/$(keeper_of node1)/cmdline")
+    lab stop node1
+    agent agent0
+    forwarding_is agent0
 fi
 start_load
-BEFORE=$(kernel_state node1)
-KEEPER=$(keeper_of node1)
-start_datagrams pod1 pod3
-for ((ROUND = 1; ROUND <= UPGRADES; ROUND++)); do upgrade_to "${PROGRAMS[ROUND % 2]}"; done
-stop_datagrams
-equal "datagrams lost" 0 "$LOST"
-equal "packets that services held which ended" 0 "$(lost_in_crash node1)"
-equal "process id of the keeper" "$KEEPER" "$(keeper_of node1)"
-equal "problems, repairs and restarts" '[[],0,0]' \
-    "$(agent_json node1 status | jq -c '[[.problems[].code], .repairs, .restarts]')"
-same "addresses, routes and carrier changes of node1" "$BEFORE" "$(kernel_state node1)"
-if [ -n "$PREVIOUS" ]; then
-    upgrade_to "${PROGRAMS[0]}"
-    tartan node1 upgrade
-    mixed "${PROGRAMS[@]}"
-    mixed "${PROGRAMS[1]}" "${PROGRAMS[0]}"
-else
-    refused unchanged /bin/true
-    refused returned "$(ends_after_go)"
-    kill_service node1
-    kills "${PROGRAMS[1]}"
-fi
-all_go_on "after all of it"
+replaced_under_load
+if [ "$WAY" = upgrade ]; then killed_on_the_way; fi
 load_survived
 for NODE in node1 node2; do law_one "$NODE"; done

@@ -18,11 +18,6 @@
 ROUNDS=${ROUNDS:-${FULL:+3}}
 ROUNDS=${ROUNDS:-1}
 
-# One that has ended and was not collected has no namespace.
-has_no_agent() {
-    ! readlink "/proc/$1/ns/net" "/proc/$2/ns/net"
-}
-
 is_refused() {
     local family
     for family in "${FAMILIES[@]}"; do
@@ -34,8 +29,6 @@ is_refused() {
 # What the node forwarded by last shows, marked so that neither a reader nor a script takes it for an answer.
 last_good_is_shown() {
     local command code
-    grep -q '^LAST GOOD STATE, .* old: ' "$SCRATCH/status" ||
-        fail "status, $1, shows no last good state: $(cat "$SCRATCH/status")"
     for command in status peers routes; do
         code=0
         tartan node1 "$command" -o json >"$SCRATCH/$command.json" 2>/dev/null || code=$?
@@ -50,50 +43,37 @@ last_good_is_shown() {
 
 # No agent runs.
 nothing_serves() {
-    local code=0
+    local code=0 text
     # Of a stop at once from Linux 6.8 on, which settles the carrier when it is asked.
     until_true 5 "the kernel refuses what pods send, $1" is_refused || cat "$SCRATCH/refused"
+    is_kept_from_users "$1"
     tartan node1 status >"$SCRATCH/status" 2>&1 || code=$?
     equal "exit code of status, $1" 3 "$code"
-    is_kept_from_users "$1"
+    for text in '^LAST GOOD STATE, .* old: ' 'as unreachable; tartan0 stays'; do
+        grep -q "$text" "$SCRATCH/status" || fail "status, $1, has no '$text': $(cat "$SCRATCH/status")"
+    done
     last_good_is_shown "$1"
-    grep -q 'as unreachable; tartan0 stays' "$SCRATCH/status" ||
-        fail "status, $1, does not say what refuses: $(cat "$SCRATCH/status")"
     equal "carrier of tartan0, $1" 0 "$(in_ns node1 cat /sys/class/net/tartan0/carrier)"
 }
 
 # A process without capabilities that can open /dev/net/tun, as udev lets every user, gets no queue of the device.
 is_kept_from_users() {
-    in_ns node1 python3 - tartan0 <<'ATTACH' || fail "a user's process attaches to tartan0, $1"
-import errno, fcntl, os, struct, sys
-queue = os.open("/dev/net/tun", os.O_RDWR)
-os.setgroups([])
-os.setgid(65534)
-os.setuid(65534)
-IFF_TUN, IFF_TAP, IFF_NO_PI, IFF_VNET_HDR, IFF_MULTI_QUEUE = 1, 2, 0x1000, 0x4000, 0x100
-refusals = set()
-for kind in IFF_TUN, IFF_TAP:
-    for more in 0, IFF_VNET_HDR | IFF_MULTI_QUEUE:
-        try:
-            fcntl.ioctl(queue, 0x400454CA, struct.pack("16sH22x", sys.argv[1].encode(), kind | IFF_NO_PI | more))
-            sys.exit("attached")
-        except OSError as error:
-            refusals.add(errno.errorcode[error.errno])
-sys.exit("EPERM" not in refusals or bool(refusals - {"EPERM", "EINVAL"}))
-ATTACH
+    equal "why a user's process does not attach to tartan0, $1" "EINVAL EPERM" "$(in_ns node1 python3 -c "$ATTACH")"
 }
 
-# end_agent stop|kill
-end_agent() {
-    local keeper service
-    keeper=$(keeper_of node1)
-    service=$(service_of node1)
-    case $1 in
-    stop) lab stop node1 >/dev/null ;;
-    kill) kill -KILL "$keeper" "$service" ;;
-    esac
-    until_true 10 "the agent has ended" has_no_agent "$keeper" "$service"
-}
+ATTACH='
+import errno, fcntl, os, struct
+queue, said = os.open("/dev/net/tun", os.O_RDWR), set()
+os.setgroups([])
+os.setuid(65534)
+# Without packet information a TUN or a TAP; and with virtio headers and several queues.
+for flags in 0x1001, 0x1002, 0x5101, 0x5102:
+    try:
+        fcntl.ioctl(queue, 0x400454CA, struct.pack("16sH22x", b"tartan0", flags))
+        said.add("attached")
+    except OSError as error:
+        said.add(errno.errorcode[error.errno])
+print(*sorted(said))'
 
 taken_over() {
     grep -c 'the device that is there is taken over' "$LAB_STATE/node1/log" || true
@@ -106,10 +86,10 @@ TAKEN_OVER=$(taken_over)
 PEERS=$(agent_json node1 peers | jq -c '[.peers[].name]')
 OWNERS=$(agent_json node1 routes | jq -c '[.routes[].node] | unique')
 for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do
-    for WAY in stop kill; do
-        end_agent "$WAY"
+    for WAY in "lab stop" kill_agent; do
+        $WAY node1
         if [ "$ROUND" = 1 ]; then nothing_serves "after $WAY"; fi
-        lab start node1 >/dev/null
+        lab start node1
         all_go_on "after $WAY $ROUND and a start"
     done
 done

@@ -132,13 +132,27 @@ learn_path_mtu() {
 
 # transfer FROM TO FAMILY BYTES: over TCP, between pods; what arrives is what was sent.
 transfer() {
-    local receiver address sent
+    begin_transfer "$@"
+    end_transfer "$1" "$2"
+}
+
+# begin_transfer FROM TO FAMILY BYTES [BYTES_PER_SECOND]: one to each pod, in the background until end_transfer; who sends
+# to it is SENDING[TO].
+declare -A SENDING RECEIVING
+begin_transfer() {
+    local address
     address=$(address_of "$2" "$3")
-    start_in "$2" python3 "$TOOLS/bulk.py" receive "$address" 5003 >"$SCRATCH/received"
-    receiver=$PID
-    sent=$(in_ns "$1" python3 "$TOOLS/bulk.py" send "$address" 5003 "$4") || fail "sending from $1 to $2"
-    wait "$receiver" || fail "receiving at $2"
-    equal "bytes and sha256 from $1 to $2 over IPv$3" "$sent" "$(cat "$SCRATCH/received")"
+    start_in "$2" python3 "$TOOLS/bulk.py" receive "$address" 5003 >"$SCRATCH/received.$2"
+    RECEIVING[$2]=$PID
+    start_in "$1" python3 "$TOOLS/bulk.py" send "$address" 5003 "${@:4}" >"$SCRATCH/sent.$2"
+    SENDING[$2]=$PID
+}
+
+# end_transfer FROM TO
+end_transfer() {
+    wait "${SENDING[$2]}" || fail "sending from $1 to $2"
+    wait "${RECEIVING[$2]}" || fail "receiving at $2"
+    equal "bytes and sha256 from $1 to $2" "$(cat "$SCRATCH/sent.$2")" "$(cat "$SCRATCH/received.$2")"
 }
 
 # path_mtu NODE OTHER FAMILY: what a node knows of the path that packets of a family take to another.
@@ -189,6 +203,11 @@ until_true() {
     done
     fail "$what: not within $patience s"
     return 1
+}
+
+# prints TEXT CMD...: whether it does.
+prints() {
+    [ "$("${@:2}")" = "$1" ]
 }
 
 # last_ping FILE: of what ping printed, the number of the last that was answered; a router's error is no answer.
@@ -248,10 +267,10 @@ kernel_path_carried() {
     fi
 }
 
-# forgeries CASES: sends them (forgeries.py), and each must be counted as it says. RIGHTFUL is how many were to be delivered.
+# forgeries CASES: sends them (forge.py), and each must be counted as it says. RIGHTFUL is how many were delivered.
 forgeries() {
     local cases
-    python3 "$TOOLS/forgeries.py" "$PREFIX" <<<"$1" >"$SCRATCH/forgeries" || fail "forged packets are counted otherwise"
+    python3 "$TOOLS/forge.py" cases <<<"$1" >"$SCRATCH/forgeries" || fail "forged packets are counted otherwise"
     # shellcheck disable=SC2034 # The laws use it.
     read -r cases RIGHTFUL < <(tail -n 1 "$SCRATCH/forgeries")
     equal "cases of forged packets" "$(wc -l <<<"$1")" "$cases"

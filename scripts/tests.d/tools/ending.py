@@ -14,7 +14,4 @@ class Ending:
     told = False
 
     def __init__(self):
-        signal.signal(signal.SIGTERM, self.tell)
-
-    def tell(self, *_):
-        self.told = True
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "told", True))

@@ -1,33 +1,27 @@
 # shellcheck shell=bash
-# Load that goes on while an agent is stopped, killed or replaced: TCP connections from one pod to another, LOAD_FROM
-# and LOAD_TO, from node1 to a ClusterIP and from mallory to a NodePort of node1, which both lead to LOAD_TO; and
-# datagrams with numbers, each of them answered. Sourced after law.sh or test_case.sh. FAMILIES are those of the pods.
+# Load that goes on while an agent is stopped, killed or replaced (steady.py): TCP connections from one pod to another,
+# LOAD_FROM and LOAD_TO, from node1 to a ClusterIP and from mallory to a NodePort of node1, which both lead to LOAD_TO;
+# datagrams with numbers, each of them answered; and forged ones. Sourced after law.sh or test_case.sh. FAMILIES are
+# those of the pods.
 
 LOAD_FROM=pod1
 LOAD_TO=pod3
-HOLDERS=()
-PORT=8080
+# Where pods answer.
+PORT=9000
 NODE_PORT=30080
+# Datagrams a second.
+RATE=500
+HOLDERS=()
 
 # hold WHAT NAME ADDRESS PORT: a connection that goes on in the background.
 hold() {
-    hold_in "$@"
+    hold_from "$1" "$3" "$4" ip netns exec "$PREFIX-$2"
     connected
 }
 
-# hold_in WHAT NAME ADDRESS PORT: the same, not yet connected.
-hold_in() {
-    begin_to_hold "$1" "$3" "$4" ip netns exec "$PREFIX-$2"
-}
-
-# hold_from WHAT ADDRESS PORT CMD...: the same where CMD, which becomes the program, runs it.
+# hold_from WHAT ADDRESS PORT CMD...: the same where CMD, which becomes the program, runs it; not yet connected.
 hold_from() {
-    begin_to_hold "$@"
-    connected
-}
-
-begin_to_hold() {
-    "${@:4}" python3 "$TOOLS/held.py" hold "$2" "$3" >"$SCRATCH/held${#HOLDERS[@]}" 2>&1 &
+    "${@:4}" python3 "$TOOLS/steady.py" hold "$2" "$3" >"$SCRATCH/held${#HOLDERS[@]}" 2>&1 &
     STARTED+=("$!")
     HOLDERS+=("$!|$1")
 }
@@ -41,51 +35,40 @@ connected() {
     done
 }
 
-# cluster_ip FAMILY: an address of the underlay that no host has.
-cluster_ip() {
-    if [ "$1" = 6 ]; then echo 2001:db8:192::200; else echo 192.0.2.200; fi
-}
+# Of the underlay, of no host, for each family.
+declare -A CLUSTER_IP=([4]=192.0.2.200 [6]=2001:db8:192::200)
 
 # What kube-proxy would write for one Service.
 service_rules() {
-    local family chain ip to rules
-    rules='table inet held { chain after { type nat hook postrouting priority srcnat; ct status dnat masquerade; }'
-    for chain in prerouting output; do
-        rules+="
-            chain $chain { type nat hook $chain priority -100;"
-        for family in "${FAMILIES[@]}"; do
-            ip=ip${family/4/}
-            to=$(socket_address "$(address_of "$LOAD_TO" "$family")" "$PORT")
-            rules+="
-                $ip daddr $(cluster_ip "$family") tcp dport 80 dnat $ip to $to;
-                tcp dport $NODE_PORT dnat $ip to $to;"
-        done
-        rules+=$'\n}'
+    local family to rules=''
+    for family in "${FAMILIES[@]}"; do
+        to="dnat ip${family/4/} to $(socket_address "$(address_of "$LOAD_TO" "$family")" "$PORT")"
+        rules+="ip${family/4/} daddr ${CLUSTER_IP[$family]} tcp dport 80 $to; tcp dport $NODE_PORT $to; "
     done
-    in_ns node1 nft -f - <<<"$rules"$'\n}'
+    in_ns node1 nft "table inet held {
+        chain before { type nat hook prerouting priority -100; $rules }
+        chain output { type nat hook output priority -100; $rules }
+        chain after { type nat hook postrouting priority srcnat; ct status dnat masquerade; }
+    }"
     [ -z "${FACTS:-}" ] || undo in_ns node1 nft delete table inet held
 }
 
 start_load() {
-    local family addresses=()
-    for family in "${FAMILIES[@]}"; do addresses+=("$(address_of "$LOAD_TO" "$family")"); done
+    local family
     service_rules
-    start_in "$LOAD_TO" python3 "$TOOLS/held.py" serve "$PORT" "${addresses[@]}"
-    until_true 10 "$LOAD_TO serves" serves "${#addresses[@]}"
+    serve "$LOAD_TO"
     for family in "${FAMILIES[@]}"; do
-        hold_in "IPv$family, $LOAD_FROM to $LOAD_TO" "$LOAD_FROM" "$(address_of "$LOAD_TO" "$family")" "$PORT"
+        hold_from "IPv$family, $LOAD_FROM to $LOAD_TO" "$(address_of "$LOAD_TO" "$family")" "$PORT" \
+            ip netns exec "$PREFIX-$LOAD_FROM"
         # The node and the host outside have addresses of the underlay's families alone.
         [ "$(underlay_of node1 "$family")" != - ] || continue
-        hold_in "IPv$family, node1 to the ClusterIP of $LOAD_TO" node1 "$(cluster_ip "$family")" 80
-        hold_in "IPv$family, outside to the NodePort of $LOAD_TO" mallory "$(underlay_of node1 "$family")" "$NODE_PORT"
+        hold_from "IPv$family, node1 to the ClusterIP of $LOAD_TO" "${CLUSTER_IP[$family]}" 80 \
+            ip netns exec "$PREFIX-node1"
+        hold_from "IPv$family, outside to the NodePort of $LOAD_TO" "$(underlay_of node1 "$family")" "$NODE_PORT" \
+            ip netns exec "$PREFIX-mallory"
     done
     connected
     RESETS=$(resets "$LOAD_FROM" "$LOAD_TO" node1 mallory)
-}
-
-# serves ADDRESSES: whether LOAD_TO serves at so many.
-serves() {
-    [ "$(in_ns "$LOAD_TO" ss -Hltn "sport = :$PORT" | wc -l)" -ge "$1" ]
 }
 
 # resets NAME...: how many connections each namespace has reset, or had reset.
@@ -99,10 +82,10 @@ resets() {
 
 # Every connection is answered after what was done, $1.
 all_go_on() {
-    local number before
+    local number before=()
+    for number in "${!HOLDERS[@]}"; do before+=("$(wc -l <"$SCRATCH/held$number")"); done
     for number in "${!HOLDERS[@]}"; do
-        before=$(wc -l <"$SCRATCH/held$number")
-        until_true 30 "${HOLDERS[number]#*|} goes on, $1" goes_on "$number" "$before" ||
+        until_true 30 "${HOLDERS[number]#*|} goes on, $1" goes_on "$number" "${before[number]}" ||
             tail -n 1 "$SCRATCH/held$number"
     done
 }
@@ -129,24 +112,88 @@ load_survived() {
     HOLDERS=()
 }
 
-# start_datagrams FROM TO: 500 a second from one pod to another.
-start_datagrams() {
-    local to
-    to=$(address_of "$2" "${FAMILIES[0]}")
-    start_in "$2" python3 "$TOOLS/steady.py" serve "$to" 9000 >/dev/null
-    ANSWERING=$PID
-    until_true 10 "$2 answers datagrams" is_bound "$2" udp 9000
-    start_in "$1" python3 "$TOOLS/steady.py" send '' 9001 "$to" 9000 500 >"$SCRATCH/datagrams"
-    SENDING=$PID
-    until_true 10 "$1 sends datagrams" is_bound "$1" udp 9001
+# serve POD: it answers at PORT, by TCP and each datagram.
+serve() {
+    start_in "$1" python3 "$TOOLS/steady.py" serve "$PORT"
+    until_true 10 "$1 serves" is_bound "$1" tcp "$PORT"
 }
 
-# stop_datagrams: how many were sent, into SENT, and how many of them were not answered, into LOST.
+# talk POD POD|ADDRESS [NAME PORT PORT [OPTION...]]: RATE steady datagrams a second from one port to the other, and the
+# report in the file `sent`, or NAME; the sender's process is in SENDER.
+talk() {
+    local to=$2
+    if [[ $to == pod* ]]; then to=$(address_of "$to"); fi
+    start_in "$1" python3 "$TOOLS/steady.py" send "${4:-9001}" "$to" "${5:-$PORT}" "$RATE" "${@:6}" \
+        >"$SCRATCH/${3:-sent}"
+    SENDER=$PID
+    until_true 10 "$1 sends datagrams" is_bound "$1" udp "${4:-9001}"
+}
+
+# mark: notes the number that the sender has next; `number FILE N` is the Nth of its marks, from 1.
+mark() {
+    kill -USR1 "$SENDER"
+}
+
+number() {
+    awk -v mark="$2" '$1 == "marks" { print mark ? $(mark + 1) : 0 }' "$SCRATCH/$1"
+}
+
+# missing FILE [FROM [TO]]: how many datagrams had no answer, of all or between two marks, or mark 0, the beginning;
+# answered FILE FROM TO: the others.
+missing() {
+    awk -v from="$(number "$1" "${2:-0}")" -v to="${3:+$(number "$1" "$3")}" '$2 == "sent," { complete = 1 }
+        $1 == "hole" {
+            low = $2 > from + 0 ? $2 : from
+            high = to == "" || $2 + $3 < to + 0 ? $2 + $3 : to
+            if (high > low) sum += high - low
+        }
+        END { print complete ? sum + 0 : "no report" }' "$SCRATCH/$1"
+}
+
+answered() {
+    echo $(($(number "$1" "$3") - $(number "$1" "$2") - $(missing "$@")))
+}
+
+# start_datagrams FROM TO: steady ones from one pod to another.
+start_datagrams() {
+    is_bound "$2" udp "$PORT" || serve "$2"
+    talk "$1" "$2"
+}
+
+# stop_datagrams: how many of them were not answered, into LOST.
 stop_datagrams() {
-    stop "$SENDING"
-    stop "$ANSWERING"
-    read -r SENT LOST < <(sed -nE 's/^([0-9]+) sent, ([0-9]+) answered$/\1 \2/p' "$SCRATCH/datagrams")
-    [ -n "${SENT:-}" ] || die "steady.py: $(cat "$SCRATCH/datagrams")"
-    LOST=$((SENT - LOST))
-    say "$LOST of $SENT datagrams were not answered; $(tail -n +2 "$SCRATCH/datagrams" | paste -sd ' ' | cut -c -300)"
+    stop "$SENDER"
+    LOST=$(missing sent)
+    say "$LOST datagrams were not answered; $(paste -sd ' ' "$SCRATCH/sent" | cut -c -300)"
+}
+
+# The longest pause behind each mark of `sent`, ascending, a line each.
+pauses() {
+    sed -n 's/^pauses //p' "$SCRATCH/sent" | tr ' ' '\n' | sort -n
+}
+
+# start_forging POD: datagrams of both formats for a pod of node1, which counts them, by their inner source none that it
+# may get: from mallory and from a peer, of no node's subnet, which would be a problem of the status for a while.
+start_forging() {
+    local host inner=${FAMILIES[0]} source=10.244.77.2
+    if [ "$inner" = 6 ]; then source=fd00:10:244:77::2; fi
+    sink "$1" 7000
+    for host in mallory node2; do
+        jq -n --arg to "$(underlay_of node1 "$(carrier "$inner" "$OUTSIDE")")" --arg source "$source" \
+            --arg destination "$(address_of "$1")" --arg source_mac "$(vtep_mac_of node2 "$inner")" \
+            --arg destination_mac "$(vtep_mac_of node1 "$inner")" \
+            '$ARGS.named + {formats: ["udp", "vxlan"], port: 7000, rate: 50}' >"$SCRATCH/order-$host"
+        # Not start_in, whose programs read nothing.
+        ip netns exec "$PREFIX-$host" python3 "$TOOLS/forge.py" <"$SCRATCH/order-$host" >"$SCRATCH/forged-$host" &
+        STARTED+=("$!")
+        FORGERS+=("$!")
+    done
+}
+
+# end_forging POD: none reached it. How many were sent is in FORGED.
+end_forging() {
+    local forger
+    for forger in "${FORGERS[@]}"; do stop "$forger"; done
+    FORGED=$(jq -s add "$SCRATCH"/forged-*)
+    equal "forged datagrams that reached $1" 0 "$(sunk "$1" .count)"
 }

@@ -27,12 +27,11 @@ service_of() {
     pgrep -P "$(keeper_of "$1")"
 }
 
-# Kills the service of a node and waits for the next one to forward.
+# kill_service NODE: waits for the next one to forward.
 kill_service() {
     local pid restarts
     pid=$(service_of "$1")
     restarts=$(agent_json "$1" status | jq .restarts)
-    say "SIGKILL of the service of $1, process $pid"
     kill -KILL "$pid"
     until_true 5 "a new service on $1" another_service "$1" "$pid"
     equal "restarts on $1" $((restarts + 1)) "$(agent_json "$1" status | jq .restarts)"
@@ -41,6 +40,24 @@ kill_service() {
 # another_service NODE PID: one that is not PID forwards.
 another_service() {
     [ "$(service_of "$1")" != "$2" ] && agent_json "$1" status | jq -e .snapshot_adopted
+}
+
+# kill_agent NODE [keeper]: keeper and service at once, or the keeper alone, of which the service learns. Both have
+# ended then.
+kill_agent() {
+    local keeper service
+    keeper=$(keeper_of "$1")
+    service=$(service_of "$1")
+    if [ "${2:-}" = keeper ]; then kill -KILL "$keeper"; else kill -KILL "$keeper" "$service"; fi
+    until_true 10 "keeper and service of $1 have ended" have_ended "$keeper" "$service"
+}
+
+# have_ended PID...: none of the processes runs. One that its parent has not waited for yet has no program any more.
+have_ended() {
+    local pid
+    for pid; do
+        if readlink "/proc/$pid/exe" >/dev/null; then return 1; fi
+    done
 }
 
 # open_in PROCESS [PROC]: how many descriptors of each kind it has. A device that was opened in a mount namespace that
@@ -57,14 +74,14 @@ queues_of() {
 
 # holds NODE: what its agent has open, has in the kernel, and has put into its directories.
 holds() {
-    local keeper table
+    local keeper
     keeper=$(keeper_of "$1")
     echo "keeper: $(open_in "$keeper")"
     echo "service: $(open_in "$(service_of "$1")" | grep -v ' socket$')"
     echo "processes: $(pgrep -c -f -- "--root $LAB_STATE/$1 run")"
     echo "queues: $(queues_of "$1")"
     # Not those of netlink, which a service opens when it first needs them.
-    for table in udp udp6 raw raw6 packet unix; do echo "sockets, $table: $(wc -l <"/proc/$keeper/net/$table")"; done
+    wc -l /proc/"$keeper"/net/{udp,udp6,raw,raw6,packet,unix} | sed 's|/proc/[0-9]*|sockets: |'
     find "$LAB_STATE/$1/run" "$LAB_STATE/$1/var" -printf '%P %y\n' | grep -v handed-over | sort
 }
 
@@ -86,10 +103,10 @@ holds_as_before() {
     [ "$(holds "$1")" = "${HELD[$1]}" ]
 }
 
-# still_held NODE [WHEN]
+# still_held NODE
 still_held() {
-    until_true 5 "the agent of $1 holds what it held" holds_as_before "$1" || true
-    same "descriptors, processes, queues, sockets and files of the agent of $1${2:+, $2}" "${HELD[$1]}" "$(holds "$1")"
+    until_true 5 "the agent of $1 holds what it held" holds_as_before "$1" ||
+        same "descriptors, processes, queues, sockets and files of the agent of $1" "${HELD[$1]}" "$(holds "$1")"
 }
 
 # lost_in_crash NODE: what is booked as held by services that were killed, of all workers.

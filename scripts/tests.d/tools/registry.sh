@@ -67,11 +67,8 @@ agents() {
 
 # answering POD...: they answer from now on what `steady` sends to them.
 answering() {
-    local pod addresses
-    for pod; do
-        read -ra addresses < <(sed -n "s/^$pod [^ ]* //p" "$LAB_STATE/pods")
-        start_in "$pod" python3 "$TOOLS/steady.py" serve "${addresses[@]}" 7100 >/dev/null
-    done
+    local pod
+    for pod; do start_in "$pod" python3 "$TOOLS/steady.py" serve 7100; done
     for pod; do until_true 5 "$pod answers" is_bound "$pod" udp 7100; done
 }
 
@@ -79,7 +76,7 @@ answering() {
 steady() {
     local path="$1 $2 $3" port=$((7200 + ${#STEADY[@]})) address
     address=$(address_of "$2" "$3")
-    start_in "$1" python3 "$TOOLS/steady.py" send '' $port "$address" 7100 50 >"$SCRATCH/steady $path"
+    start_in "$1" python3 "$TOOLS/steady.py" send $port "$address" 7100 50 >"$SCRATCH/steady $path"
     STEADY[$path]=$PID
 }
 

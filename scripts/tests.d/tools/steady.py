@@ -1,187 +1,159 @@
-"""UDP datagrams at a steady rate, numbered from 0, each of them answered; and which of them were lost, to the number.
+"""Flows that go on while something is done to a cluster, and what they noticed of it.
 
-    steady.py serve ADDRESS... PORT    sends each datagram back until SIGTERM, and prints then
-                                         N received
-                                         last NUMBER         the largest that came
-                                       and `late`, `duplicate`, `pause` and `hole` as below
-    steady.py send SOURCE PORT ADDRESS PORT RATE [COUNT] [own-ports] [options] [patience=SECONDS]
-                                       sends RATE datagrams a second, COUNT or until SIGTERM, and prints then
-                                         N sent, M answered
-                                         late N              answers behind that of a larger number
-                                         duplicate N
-                                         pause MS            the longest time from one answer to the next
-                                         marks NUMBER...     the number that was next, at each SIGUSR1
-                                         hole FIRST LENGTH   so many in a row, from FIRST on, had no answer: a line each
+    steady.py serve PORT        sends back every datagram, and all that comes by TCP
+    steady.py send PORT ADDRESS PORT RATE [options] [PATIENCE]
+                                RATE datagrams a second from one port to the other, numbered from 0, until SIGTERM; then
+                                  N sent, M answered
+                                  duplicate N
+                                  marks NUMBER...     the number that was next, at each SIGUSR1
+                                  pauses MS...        the longest between two answers in the second behind each of these
+                                  hole FIRST LENGTH   so many in a row, from FIRST on, had no answer: a line each
+    steady.py hold ADDRESS PORT
+                                a message over TCP every 20 ms, once the one before is answered. Prints 'connected', and
+                                'N answered' after every tenth; on SIGTERM 'N answered, longest pause M ms'
 
-`own-ports` sends each from a port of its own: to a firewall each is a new flow. With `options` they have IP options, and
-no program of the kernel path carries them. SOURCE may be '', any. Once all is sent, an answer has PATIENCE seconds from
-the one before it (2). SIGUSR1 tells the moment of an event by a number, which a busy machine does not move.
-
-SO_RCVBUFFORCE needs root: a buffer within the usual limit overflows while a process waits half a second for a core.
+With `options` they have IP options, and no program of the kernel path carries them. Once all is sent, an answer has
+PATIENCE seconds from the one before it (2). SIGUSR1 tells the moment of an event by a number, which a busy machine
+does not move. `hold` fails when the connection ends, or an answer is wrong or does not come within a minute.
 """
 
-import select
+import itertools
+import selectors
 import signal
 import socket
-import struct
 import sys
-import threading
 import time
 
 from ending import Ending
 from packets import family
 
-SO_TIMESTAMPNS = 35
 SO_RCVBUFFORCE = 33
 # RFC 791: three times no operation, and the end of the list.
 NO_OPERATION = bytes([1, 1, 1, 0])
-PATIENCE = 2.0
 
 
-class Row:
-    """Numbers, as they came."""
-
-    def __init__(self):
-        self.numbers, self.last, self.late, self.duplicate = set(), -1, 0, 0
-
-    def add(self, number):
-        if number in self.numbers:
-            self.duplicate += 1
-        elif number < self.last:
-            self.late += 1
-        self.numbers.add(number)
-        self.last = max(self.last, number)
-
-    def print_holes(self, count):
-        """Of the numbers below count."""
-        first = 0
-        for number in sorted(self.numbers | {count}):
-            if number > first:
-                print(f"hole {first} {number - first}")
-            first = number + 1
-
-
-class Pause:
-    def __init__(self):
-        self.before, self.longest = None, 0.0
-
-    def ends(self, moment):
-        if self.before is not None:
-            self.longest = max(self.longest, moment - self.before)
-        self.before = moment
-
-
-def print_rows(rows, pause):
-    print(f"late {sum(row.late for row in rows)}")
-    print(f"duplicate {sum(row.duplicate for row in rows)}")
-    print(f"pause {pause.longest * 1000:.0f}")
-
-
-def open_socket(address, port):
-    line = socket.socket(family(address), socket.SOCK_DGRAM)
+def open_socket(version, port):
+    """At every address; one of IPv6 has those of IPv4 too."""
+    line = socket.socket(version, socket.SOCK_DGRAM)
+    # As root: a buffer within the usual limit overflows while a process waits half a second for a core.
     line.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
-    line.bind((address, port))
+    line.bind(("", port))
     return line
 
 
-def serve(addresses, port):
-    # A row for each sender's address and port.
-    rows, pause, waiting, servers = {}, Pause(), select.epoll(), {}
-    for address in addresses:
-        server = open_socket(address, port)
-        server.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        servers[server.fileno()] = server
-        waiting.register(server, select.EPOLLIN)
-    while not ENDING.told:
-        for ready, _ in waiting.poll(0.1):
-            data, control, _, client = servers[ready].recvmsg(2048, 128)
-            servers[ready].sendto(data, client)
-            seconds, nanoseconds = struct.unpack("qq", control[0][2][:16])
-            pause.ends(seconds + nanoseconds / 1e9)
-            rows.setdefault(client, Row()).add(int.from_bytes(data[:8]))
-    print(f"{sum(len(row.numbers) + row.duplicate for row in rows.values())} received")
-    print(f"last {max((row.last for row in rows.values()), default=-1)}")
-    print_rows(rows.values(), pause)
-    for row in rows.values():
-        # One that sends from a port of its own each time has no row.
-        if len(row.numbers) > 1:
-            row.print_holes(row.last)
+def serve(port):
+    waiting = selectors.DefaultSelector()
+
+    def answer(line):
+        line.sendto(*line.recvfrom(2048))
+
+    def accept(listener):
+        waiting.register(listener.accept()[0], selectors.EVENT_READ, send_back)
+
+    def send_back(connection):
+        try:
+            data = connection.recv(65536)
+            connection.sendall(data)
+        except OSError:
+            data = b""
+        if not data:
+            waiting.unregister(connection)
+            connection.close()
+
+    waiting.register(open_socket(socket.AF_INET6, port), selectors.EVENT_READ, answer)
+    listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    waiting.register(listener, selectors.EVENT_READ, accept)
+    while True:
+        for ready, _ in waiting.select():
+            ready.data(ready.fileobj)
 
 
 class Sender:
-    def __init__(self, rate, options):
-        self.rate = rate
-        self.own_ports = "own-ports" in options
-        self.ip_options = NO_OPERATION if "options" in options else b""
-        self.count = next((int(word) for word in options if word.isdigit()), sys.maxsize)
-        self.patience = next((float(word.split("=")[1]) for word in options if "=" in word), PATIENCE)
-        self.waiting, self.clients, self.answers, self.pause = select.epoll(), {}, Row(), Pause()
-        self.sent, self.is_done, self.marks = 0, False, []
-        signal.signal(signal.SIGUSR1, lambda *_: self.marks.append(self.sent))
+    def __init__(self, port, address, to, *words):
+        # When the last answer came. Of each mark: the number, when it was, and the pause behind it.
+        self.last, self.marks, self.sent = time.monotonic(), [], 0
+        self.numbers, self.duplicate = set(), 0
+        signal.signal(signal.SIGUSR1, lambda *_: self.marks.append([self.sent, time.monotonic(), 0.0]))
+        self.patience = next((float(word) for word in words if word != "options"), 2.0)
+        self.line, self.target = open_socket(family(address), port), (address, to)
+        self.line.setblocking(False)
+        if "options" in words:
+            self.line.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, NO_OPERATION)
+        self.waiting = selectors.DefaultSelector()
+        self.waiting.register(self.line, selectors.EVENT_READ)
 
-    def client(self, source, target):
-        """A socket, or None if there is no route now."""
-        client = open_socket(*source)
-        if self.ip_options:
-            client.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, self.ip_options)
-        try:
-            client.connect(target)
-        except OSError:
-            client.close()
-            return None
-        self.clients[client.fileno()] = client
-        self.waiting.register(client, select.EPOLLIN)
-        return client
-
-    def read(self):
-        quiet = time.monotonic()
-        while not self.is_done or len(self.answers.numbers) < self.sent and time.monotonic() - quiet <= self.patience:
-            for ready, _ in self.waiting.poll(0.1):
-                try:
-                    number = int.from_bytes(self.clients[ready].recv(2048)[:8])
-                except OSError:
-                    continue  # an ICMP error: no answer
-                quiet = time.monotonic()
-                self.pause.ends(quiet)
-                self.answers.add(number)
-            if not self.is_done:
-                quiet = time.monotonic()
-
-    def run(self, source, target):
-        source = (source[0] or ("::" if family(target[0]) == socket.AF_INET6 else "0.0.0.0"), source[1])
-        client = None
-        reader = threading.Thread(target=self.read, daemon=True)
-        reader.start()
-        begin = time.monotonic()
-        while not ENDING.told and self.sent < self.count:
-            due = min(int((time.monotonic() - begin) * self.rate) + 1, self.count)
-            while self.sent < due:
-                if client is None or self.own_ports:
-                    client = self.client(source, target)
-                if client is not None:
-                    self.send(client)
-                self.sent += 1
-            time.sleep(0.5 / self.rate)
-        self.is_done = True
-        reader.join()
-        print(f"{self.sent} sent, {len(self.answers.numbers)} answered")
-        print_rows([self.answers], self.pause)
-        print("marks", *self.marks)
-        self.answers.print_holes(self.sent)
-
-    def send(self, client):
-        """The error of a datagram before, or of the route: this one is lost, unless it can be sent at once."""
-        for _ in range(2):
-            try:
-                client.send(self.sent.to_bytes(8) + bytes(192))
+    def read(self, seconds):
+        """Whatever has come, or comes within these seconds."""
+        if not self.waiting.select(seconds):
+            return
+        now = time.monotonic()
+        for mark in reversed(self.marks):
+            if mark[1] + 1 < self.last:
                 break
-            except OSError:
-                continue
+            mark[2] = max(mark[2], now - self.last)
+        self.last = now
+        try:
+            while True:
+                number = int.from_bytes(self.line.recv(2048)[:8])
+                self.duplicate += number in self.numbers
+                self.numbers.add(number)
+        except BlockingIOError:
+            pass
+
+    def send(self):
+        """What cannot be sent, for there is no route, is lost."""
+        try:
+            self.line.sendto(self.sent.to_bytes(8) + bytes(192), self.target)
+        except OSError:
+            pass
+        self.sent += 1
+
+    def run(self, rate):
+        begin = time.monotonic()
+        while not ENDING.told:
+            while self.sent <= (time.monotonic() - begin) * rate:
+                self.send()
+            self.read(0.5 / rate)
+        end = time.monotonic()
+        while len(self.numbers) < self.sent and time.monotonic() - max(end, self.last) <= self.patience:
+            self.read(0.1)
+        print(f"{self.sent} sent, {len(self.numbers)} answered")
+        print(f"duplicate {self.duplicate}")
+        print("marks", *(mark[0] for mark in self.marks))
+        print("pauses", *(round(mark[2] * 1000) for mark in self.marks))
+        for before, after in itertools.pairwise([-1, *sorted(self.numbers), self.sent]):
+            if after - before > 1:
+                print(f"hole {before + 1} {after - before - 1}")
+
+
+def hold(address, port):
+    count, longest = 0, 0.0
+    with socket.create_connection((address, port), 60) as connection, connection.makefile("rb") as answers:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        print("connected", flush=True)
+        while not ENDING.told:
+            begin = time.monotonic()
+            message = count.to_bytes(8) * 8
+            try:
+                connection.sendall(message)
+                answer = answers.read(len(message))
+            except OSError as error:
+                sys.exit(f"the connection ended after {count} answers: {error}")
+            if answer != message:
+                sys.exit(f"answer {count} is wrong, or the connection was closed: {answer!r}")
+            count += 1
+            if count % 10 == 0:
+                print(f"{count} answered", flush=True)
+            longest = max(longest, time.monotonic() - begin)
+            time.sleep(0.02)
+    print(f"{count} answered, longest pause {longest * 1000:.0f} ms")
 
 
 ENDING = Ending()
-if sys.argv[1] == "serve":
-    serve(sys.argv[2:-1], int(sys.argv[-1]))
-else:
-    SOURCE, SOURCE_PORT, ADDRESS, PORT, RATE = sys.argv[2:7]
-    Sender(int(RATE), sys.argv[7:]).run((SOURCE, int(SOURCE_PORT)), (ADDRESS, int(PORT)))
+match sys.argv[1:]:
+    case ["serve", PORT]:
+        serve(int(PORT))
+    case ["send", PORT, ADDRESS, TO, RATE, *WORDS]:
+        Sender(int(PORT), ADDRESS, int(TO), *WORDS).run(int(RATE))
+    case ["hold", ADDRESS, PORT]:
+        hold(ADDRESS, int(PORT))
