@@ -21,21 +21,18 @@ reached() {
     [ "$(spoofed)" -ge "$1" ]
 }
 
-answered() {
-    local own
-    own=$(address_of bridged "$1")
-    [ "$(echo "one any $2 80 asked" | in_ns bridged python3 "$TOOLS/exchange.py" ask | sort)" = \
-        "$(printf '%s|pod3 %s|asked\n' tcp "$own" udp "$own")" ]
-}
-
 # is_refused FAMILY: with two sources of the other node. (The endpoint's own would be a hairpin for kube-proxy's
 # iptables mode, which masquerades it itself.)
 is_refused() {
-    local service delivered before sent tunnel=10.244.2.0
+    local service delivered before sent own tunnel=10.244.2.0
     [ "$1" = 4 ] || tunnel=fd00:10:244:2::
     service=$(jq -r '.[] | select(.name == "lab/pod3").address' "$LAB_STATE/services.$1")
+    own=$(address_of bridged "$1")
     start_in pod3 python3 "$TOOLS/exchange.py" serve pod3 "$PORT" "$(address_of pod3 "$1")"
-    until_true 10 "IPv$1: the honest pod is answered, and seen as itself" answered "$1" "$service"
+    until_true 10 "IPv$1: the server listens" is_bound pod3 udp "$PORT"
+    equal "IPv$1: the honest pod is answered, and seen as itself" "tcp pod3 $own udp pod3 $own" \
+        "$(in_ns bridged python3 "$TOOLS/exchange.py" ask <<<"any $service 80" | paste -sd ' ')"
+    stop "$PID"
     delivered=$(flow node2 inbound delivered) before=$(spoofed)
     sent=$(in_ns bridged python3 "$TOOLS/forge.py" <<<"{\"sources\": [\"$(address_of pod4 "$1")\", \"$tunnel\"],
         \"destinations\": [\"$service\"], \"port\": 80, \"count\": $COUNT}")
@@ -46,9 +43,6 @@ is_refused() {
 }
 
 undo lab services --off
-if [ -n "${FULL:-}" ]; then MODE=iptables; else MODE=nftables; fi
-lab services --kube-proxy "$MODE" >/dev/null
+lab services --kube-proxy "$([ -n "${FULL:-}" ] && echo iptables || echo nftables)" >/dev/null
 bridged_pod node1
-for FAMILY in "${FAMILIES[@]}"; do
-    if [ "$(carrier "$FAMILY" "$OUTSIDE")" = "$FAMILY" ]; then is_refused "$FAMILY"; fi
-done
+for FAMILY in "${SERVED[@]}"; do is_refused "$FAMILY"; done
