@@ -8,6 +8,7 @@ kernel looks at itself. Any other answer to us is damaged. ping(8) waits for its
 slowest one took before, whatever its option -W says: here each has PATIENCE seconds from the last request on.
 """
 
+import collections
 import contextlib
 import os
 import random
@@ -19,65 +20,46 @@ import time
 
 from packets import ICMP, ICMPV6, checksum, family
 
-# Types of RFC 792 and RFC 4443: (request, answer).
-TYPES = {socket.AF_INET: (8, 0), socket.AF_INET6: (128, 129)}
+# Protocol, and types of RFC 792 and RFC 4443: request, answer.
+ECHO = {socket.AF_INET: (ICMP, 8, 0), socket.AF_INET6: (ICMPV6, 128, 129)}
 # Of asm-generic/socket.h, which Python does not name.
 SO_RCVBUFFORCE = 33
-# Type, code, checksum, identifier, sequence number.
-HEADER = struct.Struct("!BBHHH")
 
 
-def payload(sequence):
-    """What a request holds, different for each."""
-    return random.Random(sequence).randbytes(int(sys.argv[5]) if len(sys.argv) > 5 else 48)
+def message(kind, sequence, size):
+    """With a content of its own, different for each."""
+    rest = struct.pack("!HH", os.getpid() & 0xFFFF, sequence) + random.Random(sequence).randbytes(size)
+    return bytes([kind, 0]) + struct.pack("!H", checksum(bytes([kind, 0]) + rest)) + rest
 
 
-def answered(data, version, identifier):
-    """The sequence number that a raw socket's packet answers, or None, and whether the answer is sound."""
-    if version == socket.AF_INET:  # These come with their header.
-        data = data[(data[0] & 15) * 4 :]
-    if len(data) < HEADER.size:
-        return None, False
-    kind, code, _, who, sequence = HEADER.unpack_from(data)
-    if (kind, who) != (TYPES[version][1], identifier):
-        return None, False
-    summed = version == socket.AF_INET6 or checksum(data) == 0
-    return sequence, summed and code == 0 and data[HEADER.size :] == payload(sequence)
-
-
-def main():
-    address, count, interval, patience = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
-    version = family(address)
-    line = socket.socket(version, socket.SOCK_RAW, ICMP if version == socket.AF_INET else ICMPV6)
+def main(address, count, interval, patience, size=48):
+    protocol, request, answer = ECHO[family(address)]
+    line = socket.socket(family(address), socket.SOCK_RAW, protocol)
     line.connect((address, 0))
     # What arrives while this program waits for a core; without the bound of net.core.rmem_max.
     line.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
-    identifier = os.getpid() & 0xFFFF
-    sent, duplicates, damaged, answers = 0, 0, 0, set()
-    due = time.monotonic()
-    while True:
+    sent, damaged, answers, due = 0, 0, collections.Counter(), time.monotonic()
+    while sent < count or len(answers) < count and time.monotonic() < due:
         now = time.monotonic()
-        if sent < count and now >= due:
-            body = HEADER.pack(TYPES[version][0], 0, 0, identifier, sent) + payload(sent)
-            sent += 1
-            due = now + (interval if sent < count else patience)
-            with contextlib.suppress(OSError):  # an ICMP error: no answer
-                line.send(body[:2] + struct.pack("!H", checksum(body)) + body[4:])
-            continue
-        if sent == count and (len(answers) == count or now >= due):
-            break
-        if select.select([line], [], [], due - now)[0]:
-            with contextlib.suppress(OSError):
-                sequence, is_sound = answered(line.recv(65536), version, identifier)
-                if sequence is None:
+        with contextlib.suppress(OSError):  # an ICMP error: no answer
+            if sent < count and now >= due:
+                sent += 1
+                due = now + (interval if sent < count else patience)
+                line.send(message(request, sent - 1, size))
+            elif select.select([line], [], [], max(0, due - now))[0]:
+                data = line.recv(65536)
+                if protocol == ICMP:  # These come with their header.
+                    data = data[(data[0] & 15) * 4 :]
+                sequence, wanted = int.from_bytes(data[6:8]), message(answer, int.from_bytes(data[6:8]), size)
+                if (data[:1], data[4:6]) != (wanted[:1], wanted[4:6]):
                     continue
-                if not is_sound:
-                    damaged += 1
-                    continue
-                duplicates += sequence in answers
-                answers.add(sequence)
-    counts = [(duplicates, "duplicates"), (damaged, "damaged")]
-    print(f"{len(answers)} received" + "".join(f" +{count} {what}" for count, what in counts if count))
+                if protocol == ICMPV6:  # Its checksum has a pseudo-header.
+                    data = data[:2] + wanted[2:4] + data[4:]
+                is_sound = sequence < sent and data == wanted
+                damaged += not is_sound
+                answers.update([sequence] * is_sound)
+    counts = [(answers.total() - len(answers), "duplicates"), (damaged, "damaged")]
+    print(f"{len(answers)} received" + "".join(f" +{number} {what}" for number, what in counts if number))
 
 
-main()
+main(sys.argv[1], int(sys.argv[2]), *map(float, sys.argv[3:5]), *map(int, sys.argv[5:]))

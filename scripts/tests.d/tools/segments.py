@@ -8,9 +8,11 @@ where a wrong cut could fall and then every SIZE bytes, what a VXLAN datagram ca
 is counted too.
 """
 
+import contextlib
 import socket
 import struct
 import sys
+from pathlib import Path
 
 from packets import family, udp_packet, vxlan
 from spaces import Findings, inside, soon
@@ -26,49 +28,39 @@ HEADERS, MORE = (8, 14, 20, 8), 20
 
 def contents(source, address, source_mac, mac):
     """Those that are forged, for each place of a wrong cut, and a constant one."""
-    more = MORE if family(address) == socket.AF_INET6 else 0
+    more = MORE if ":" in address else 0
     inner = udp_packet(source, address, 4000, FORGED_PORT, b"forged" + bytes(SIZE - sum(HEADERS) - more - 6))
     one = vxlan(inner, source_mac, mac)
     for place in (0, *(SIZE - sum(HEADERS[first:]) - more for first in (0, 1, 2))):
         yield (bytes(place) + one * COUNT)[: SIZE * COUNT]
-    yield bytes(range(256))[:250] * (SIZE * COUNT // 250)
-
-
-def receiver(name, address, port):
-    server = inside(name, lambda: socket.socket(family(address), socket.SOCK_DGRAM))
-    server.bind((address, port))
-    server.setblocking(False)
-    return server
+    yield bytes(range(250)) * (SIZE * COUNT // 250)
 
 
 def received(server, sizes):
     """The sizes of what has come, with what came before."""
-    try:
+    with contextlib.suppress(BlockingIOError):
         while True:
-            sizes.append(len(server.recv(65536)))
-    except BlockingIOError:
-        return sizes
+            sizes.append(len(server.recv(65536, socket.MSG_DONTWAIT)))
+    return sizes
 
 
 def counters(name):
     """Of a pod's kernel, the datagrams that programs have read, and those for no socket."""
-    def read():
-        with open("/proc/thread-self/net/snmp", encoding="ascii") as file:
-            names, counts = [line.split() for line in file if line.startswith("Udp:")]
-        with open("/proc/thread-self/net/snmp6", encoding="ascii") as file:
-            return dict(zip(names, counts)), dict(line.split() for line in file)
-    four, six = inside(name, read)
-    return [int(four[count]) + int(six.get("Udp6" + count, 0)) for count in ("InDatagrams", "NoPorts")]
+    four, six = inside(name, lambda: [Path("/proc/thread-self/net", file).read_text() for file in ("snmp", "snmp6")])
+    names, counts = (line.split() for line in four.splitlines() if line.startswith("Udp:"))
+    found = dict(zip(names, counts)) | dict(line.split() for line in six.splitlines())
+    return [int(found[count]) + int(found.get("Udp6" + count, 0)) for count in ("InDatagrams", "NoPorts")]
 
 
-def main(sender, source, name, address, source_mac, mac):
+def main(sender, source, name, address, *macs):
     findings, what = Findings(), f"from {sender} to {name}, {address}"
-    good, forged = (receiver(name, address, port) for port in (PORT, FORGED_PORT))
-    client = inside(sender, lambda: socket.socket(family(address), socket.SOCK_DGRAM))
+    client, good, forged = (inside(where, lambda: socket.socket(family(address), socket.SOCK_DGRAM))
+                            for where in (sender, name, name))
+    good.bind((address, PORT))
+    forged.bind((address, FORGED_PORT))
     client.setsockopt(SOL_UDP, UDP_SEGMENT, struct.pack("i", SIZE))
-    before, sizes, sent = counters(name), [], 0
-    for content in contents(source, address, source_mac, mac):
-        sent += client.sendto(content, (address, PORT)) // SIZE
+    before, sizes = counters(name), []
+    sent = sum(client.sendto(content, (address, PORT)) // SIZE for content in contents(source, address, *macs))
     found = soon(lambda: received(good, sizes), [SIZE] * sent)
     findings.equal(f"datagrams of {SIZE} bytes {what}", [SIZE] * 5 * COUNT, found)
     findings.equal(f"forged ones {what}", [], received(forged, []))

@@ -31,14 +31,19 @@ def inside(name, make):
             LIBC.setns(before.fileno(), CLONE_NEWNET)
 
 
-def workers(node):
-    """The counts of each worker of a node, as `tartan drops -o json` prints them."""
+def drops(node):
+    """What a node counts, as `tartan drops -o json` prints it."""
     with socket.socket(socket.AF_UNIX) as api:
         api.settimeout(PATIENCE)
         api.connect(f"/run/tartan-lab/{PREFIX}/{node}/run/tartan/tartan.sock")
         api.sendall(b'{"call": "drops"}\n')
         with api.makefile() as answer:
-            return json.loads(answer.readline())["ok"]["workers"]
+            return json.loads(answer.readline())["ok"]
+
+
+def workers(node):
+    """The counts of each of its workers."""
+    return drops(node)["workers"]
 
 
 def soon(find, wanted):

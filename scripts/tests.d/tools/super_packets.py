@@ -14,35 +14,29 @@ import struct
 import sys
 
 from ending import Ending
-from packets import IPV4, IPV6, TCP, UDP, family, ipv4_header, ipv6_header, mac, ones_sum, pseudo_header
+from packets import ETHERTYPES, TCP, UDP, binary, ip_packet, mac, ones_sum, pseudo_header
 
 SOL_PACKET, PACKET_VNET_HDR = 263, 15
 # struct virtio_net_hdr: flags, type, bytes of headers, segment size, where the checksum begins, and its place there.
 VNET = struct.Struct("=BBHHHH")
-NEEDS_CSUM, TCPV4, TCPV6, UDP_L4 = 1, 1, 4, 5
-ETHERNET, BYTES, FLOWS, PORT = 14, 60_000, 16, 7009
+NEEDS_CSUM, TYPES = 1, {("tcp", 4): 1, ("tcp", 6): 4, ("udp", 4): 5, ("udp", 6): 5}
 # What the kernel lets a UDP super-packet be cut into (UDP_MAX_SEGMENTS).
-UDP_SEGMENTS = 128
+ETHERNET, BYTES, FLOWS, PORT, UDP_SEGMENTS = 14, 60_000, 16, 7009, 128
 
 
 def super_packet(gateway, source, destination, kind, size, flow):
-    v4 = family(source) == socket.AF_INET
-    protocol, header = (TCP, 20) if kind == "tcp" else (UDP, 8)
-    source, destination = (socket.inet_pton(family(source), text) for text in (source, destination))
+    (source, destination), version = binary(source, destination), 6 if ":" in source else 4
     segments = BYTES // size if kind == "tcp" else min(BYTES // size, UDP_SEGMENTS)
+    protocol, place, header = (TCP, 16, 20) if kind == "tcp" else (UDP, 6, 8)
     length = header + segments * size
     unfinished = ones_sum(pseudo_header(source, destination, protocol, length))
-    ports = struct.pack("!HH", 40_000 + flow, PORT)
+    head = struct.pack("!HHHH", 40_000 + flow, PORT, length, unfinished)
     if kind == "tcp":
-        head = ports + struct.pack("!IIBBHHH", 1, 1, 0x50, 0x10, 1000, unfinished, 0)
-    else:
-        head = ports + struct.pack("!HH", length, unfinished)
-    ip = (ipv4_header if v4 else ipv6_header)(source, destination, protocol, length)
-    transport = ETHERNET + len(ip)
-    gso = UDP_L4 if kind == "udp" else TCPV4 if v4 else TCPV6
-    vnet = VNET.pack(NEEDS_CSUM, gso, transport + header, size, transport, 16 if kind == "tcp" else 6)
-    ethernet = mac(gateway) + bytes(5) + b"\2" + struct.pack("!H", IPV4 if v4 else IPV6)
-    return vnet + ethernet + ip + head + bytes(length - header)
+        head = head[:4] + struct.pack("!IIBBHHH", 1, 1, 0x50, 0x10, 1000, unfinished, 0)
+    packet = ip_packet(source, destination, protocol, head + bytes(length - header))
+    transport = ETHERNET + len(packet) - length
+    vnet = VNET.pack(NEEDS_CSUM, TYPES[kind, version], transport + header, size, transport, place)
+    return vnet + mac(gateway) + bytes(5) + b"\2" + struct.pack("!H", ETHERTYPES[version]) + packet
 
 
 def main(gateway, source, destination, kind, size):
@@ -52,9 +46,8 @@ def main(gateway, source, destination, kind, size):
     line.bind(("eth0", 0))
     sent, ending = 0, Ending()
     while not ending.told:
-        for packet in packets:
-            with contextlib.suppress(BlockingIOError, InterruptedError):
-                sent += line.send(packet) > 0
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            sent += line.send(packets[sent % FLOWS]) > 0
     print(sent)
 
 
