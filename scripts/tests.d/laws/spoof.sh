@@ -17,46 +17,51 @@ forged() {
 
 # From here on inner packets of family $1 go over the underlay's family $2, as pod3 speaks to pod1.
 forge_as() {
-    FAMILY=$1
-    OUTER=$2
-    POD1=$(address_of pod1 "$1") POD5=$(address_of pod5 "$1") MAC1=$(vtep_mac_of node1 "$1")
+    FAMILY=$1 OUTER=$2 POD1=$(address_of pod1 "$1") POD5=$(address_of pod5 "$1") MAC1=$(vtep_mac_of node1 "$1")
+    # A node has no address of a family that its underlay has not: it is -.
     NODE1=$(underlay_of node1 "$1") NODE2=$(underlay_of node2 "$1") NODE3=$(underlay_of node3 "$1")
     # Where IPv6 does not go by udp nothing more is asked of it.
     FORMATS=udp,vxlan
     if [ "$1$BACKEND" = 6vxlan ]; then FORMATS=vxlan; fi
-    ORDER="to=$(underlay_of node1 "$2") formats=$FORMATS count=$COUNT port=$PORT"
-    ORDER+=" source=$(address_of pod3 "$1") destination=$POD1"
-    ORDER+=" source_mac=$(vtep_mac_of node2 "$1") destination_mac=$MAC1"
-    case $1 in
-    4)
-        SUBNET=10.244. HOST=. MALLORY=192.0.2.250 BAD_PACKET=00112233445566778899aabbccddeeff00112233
-        BEYOND=("loopback 127.0.0.1" "link-local 169.254.1.1" "multicast 224.0.0.1" "broadcast 255.255.255.255"
-            "an unassigned address 203.0.113.7")
-        ;;
-    6)
-        SUBNET=fd00:10:244: HOST=:: MALLORY=2001:db8:192::250 BAD_PACKET=60000000001011400011223344556677
-        BEYOND=("loopback ::1" "link-local fe80::1" "multicast ff02::1" "unspecified ::"
-            "an IPv4 pod mapped ::ffff:10.244.1.2" "an unassigned address 2001:db8:ffff::7")
-        ;;
-    esac
+    ORDER="to=$(underlay_of node1 "$2") formats=$FORMATS count=$COUNT port=$PORT source=$(address_of pod3 "$1")
+        destination=$POD1 source_mac=$(vtep_mac_of node2 "$1") destination_mac=$MAC1"
+    ORDER=${ORDER//$'\n'/}
+    SUBNET=10.244. HOST=. MALLORY=192.0.2.250 OTHER=0x86dd BAD_PACKET=00112233445566778899aabbccddeeff00112233
+    BEYOND=("loopback 127.0.0.1" "link-local 169.254.1.1" "multicast 224.0.0.1" "broadcast 255.255.255.255"
+        "an unassigned address 203.0.113.7")
+    [ "$1" = 6 ] || return 0
+    SUBNET=fd00:10:244: HOST=:: MALLORY=2001:db8:192::250 OTHER=0x0800 BAD_PACKET=60000000001011400011223344556677
+    BEYOND=("loopback ::1" "link-local fe80::1" "multicast ff02::1" "unspecified ::"
+        "an IPv4 pod mapped ::ffff:10.244.1.2" "an unassigned address 2001:db8:ffff::7")
 }
 
-# A node has no address of a family that its underlay has not.
-inner_addresses() {
+# every HOST REASON WHAT KEY WHO...: a case for each who has an address, its last word, in that key.
+every() {
     local who
-    for who in "another node's address $NODE3" "our node address $NODE1" "another node's pod $POD5" \
-        "another node's tunnel ${SUBNET}3${HOST}0" "our own pod $(address_of pod2 "$FAMILY")" "the pod itself $POD1" \
-        "our tunnel address ${SUBNET}1${HOST}0" "a pod of no node ${SUBNET}77${HOST}2" "${BEYOND[@]}"; do
-        [ "${who##* }" = - ] || forged node2 NotPeersSource "a peer speaks as $who" "source=${who##* }"
-    done
-    for who in "our node address $NODE1" "no pod of ours ${SUBNET}1${HOST}99" "another node's pod $POD5" \
-        "${BEYOND[@]}"; do
-        [ "${who##* }" = - ] || forged node2 NotOurs "a peer speaks to $who" "destination=${who##* }"
+    for who in "${@:5}"; do
+        [ "${who##* }" = - ] || forged "$1" "$2" "$3 $who" "$4=${who##* }"
     done
 }
 
-broken_headers() {
+# Whatever the underlay's family that it comes by.
+once() {
     local reason what keys
+    forged mallory UnknownPeer "unknown outer source, our own pod inside" "source=$POD1"
+    forged mallory UnknownPeer "unknown outer source, its own address inside" "source=$MALLORY"
+    # The port at which the service receives what the kernel path does not take is one of its own: what is sent there
+    # directly is trusted no more.
+    if kernel_path_carries && [ "$FAMILY$OUTER" = 44 ]; then
+        keys="formats=vxlan outer_port=$(agent_json node1 status | jq '.kernel_path.port')"
+        forged mallory UnknownPeer "unknown outer source, to the private port" "$keys"
+        forged node2 NotPeersSource "a peer speaks as another node's pod, to the private port" "$keys" "source=$POD5"
+        forged node2 NotOurs "a peer speaks to our node address, to the private port" "$keys" "destination=$NODE1"
+    fi
+    every node2 NotPeersSource "a peer speaks as" source "another node's address $NODE3" "our node address $NODE1" \
+        "another node's pod $POD5" "another node's tunnel ${SUBNET}3${HOST}0" "our pod $(address_of pod2 "$FAMILY")" \
+        "the pod $POD1" "our tunnel address ${SUBNET}1${HOST}0" "a pod of no node ${SUBNET}77${HOST}2" "${BEYOND[@]}"
+    every node2 NotOurs "a peer speaks to" destination "our node address $NODE1" "no pod of ours ${SUBNET}1${HOST}99" \
+        "another node's pod $POD5" "${BEYOND[@]}"
+    every node2 delivered "a peer's" source "tunnel address ${SUBNET}2${HOST}0" "node address $NODE2"
     while IFS='|' read -r reason what keys; do
         forged node2 "$reason" "$what" "$keys"
     done <<CASES
@@ -68,7 +73,7 @@ NotOurMac|another VTEP's MAC|formats=vxlan destination_mac=02:00:5e:10:00:03
 BadSourceMac|our own MAC as source|formats=vxlan source_mac=$MAC1
 BadSourceMac|a multicast MAC as source|formats=vxlan source_mac=01:00:5e:00:00:01
 NotIp|ARP inside|formats=vxlan ethertype=2054
-NotIp|the other family's ethertype|formats=vxlan ethertype=$((FAMILY == 4 ? 0x86dd : 0x0800))
+NotIp|the other family's ethertype|formats=vxlan ethertype=$((OTHER))
 TooShort|cut short|formats=vxlan cut=21
 Malformed|no IP inside|raw=$BAD_PACKET
 Malformed|an inner packet cut short|formats=udp cut=30
@@ -77,34 +82,18 @@ CASES
     [ "$FORMATS" != vxlan ] || forged node2 Ipv6InUdp "IPv6 in the udp format" formats=udp
 }
 
-# The port at which the service receives what the kernel path does not take is one of its own: what is sent there
-# directly is trusted no more.
-to_the_private_port() {
-    local keys
-    keys="formats=vxlan outer_port=$(agent_json node1 status | jq '.kernel_path.port')"
-    forged mallory UnknownPeer "unknown outer source, to the private port" "$keys"
-    forged node2 NotPeersSource "a peer speaks as another node's pod, to the private port" "$keys" "source=$POD5"
-    forged node2 NotOurs "a peer speaks to our node address, to the private port" "$keys" "destination=$NODE1"
-}
-
 every_case() {
     local inner
     for inner in "${FAMILIES[@]}"; do
         forge_as "$inner" "$(carrier "$inner" "$OUTSIDE")"
-        forged mallory UnknownPeer "unknown outer source, our own pod inside" "source=$POD1"
-        forged mallory UnknownPeer "unknown outer source, its own address inside" "source=$MALLORY"
-        if kernel_path_carries && [ "$FAMILY$OUTER" = 44 ]; then to_the_private_port; fi
-        inner_addresses
-        broken_headers
-        forged node2 delivered "a peer's tunnel address" "source=${SUBNET}2${HOST}0"
-        [ "$NODE2" = - ] || forged node2 delivered "a peer's node address" "source=$NODE2"
+        once
         # A peer is a peer by each of its addresses, and no more by one than by the other.
         for OUTER in $(families "$OUTSIDE"); do
             forge_as "$inner" "$OUTER"
             forged node2 delivered "a peer's pod"
             forged mallory UnknownPeer "unknown outer source"
-            forged node2 NotPeersSource "a peer speaks as another node's pod" "source=$POD5"
-            [ "$NODE1" = - ] || forged node2 NotOurs "a peer speaks to our node address" "destination=$NODE1"
+            every node2 NotPeersSource "a peer speaks as" source "another node's pod $POD5"
+            every node2 NotOurs "a peer speaks to" destination "our node address $NODE1"
         done
     done
 }
