@@ -20,21 +20,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 EPOCH = int(os.environ["SOURCE_DATE_EPOCH"])
+# Tests have less patience.
+LEVEL = int(os.environ.get("GZIP_LEVEL", "9"))
 MEDIA = "application/vnd.oci.image."
 # `FROM scratch` in words: the program, and nothing that a shell could be run by.
-CONFIG = {
-    "Entrypoint": ["/usr/bin/tartan"],
-    "Cmd": ["run"],
-    "Env": ["PATH=/usr/bin"],
-    "StopSignal": "SIGTERM",
-}
+CONFIG = {"Entrypoint": ["/usr/bin/tartan"], "Cmd": ["run"], "Env": ["PATH=/usr/bin"], "StopSignal": "SIGTERM"}
 DESCRIPTION = "Pod network dataplane for Kubernetes, in user space, with flannel's packets"
 
 
 def tar(directory):
-    """The uncompressed archive of all that a directory holds, by name."""
-    buffer = io.BytesIO()
-    root = Path(directory)
+    """The archive of all that a directory holds, by name; and compressed, without a name and a time in its head."""
+    buffer, root = io.BytesIO(), Path(directory)
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path in sorted(root.rglob("*"), key=lambda path: path.relative_to(root).parts):
             info = archive.gettarinfo(path, arcname=str(path.relative_to(root)))
@@ -42,17 +38,8 @@ def tar(directory):
             info.uname = info.gname = "root"
             info.mtime = EPOCH
             info.mode = 0o755 if info.isdir() or info.mode & 0o100 else 0o644
-            if info.isreg():
-                with path.open("rb") as content:
-                    archive.addfile(info, content)
-            else:
-                archive.addfile(info)
-    return buffer.getvalue()
-
-
-def compressed(content):
-    # Without a name and with no time in its head.
-    return gzip.compress(content, compresslevel=9, mtime=0)
+            archive.addfile(info, io.BytesIO(path.read_bytes()) if info.isreg() else None)
+    return buffer.getvalue(), gzip.compress(buffer.getvalue(), compresslevel=LEVEL, mtime=0)
 
 
 def digest(content):
@@ -67,21 +54,30 @@ def described(kind, content):
     return {"mediaType": MEDIA + kind, "digest": digest(content), "size": len(content)}
 
 
-def image(directory, architecture, version):
-    """The files of the image's archive, by name."""
-    layer = tar(directory)
-    packed = compressed(layer)
+def index_of(entries):
+    return canonical({"schemaVersion": 2, "mediaType": MEDIA + "index.v1+json", "manifests": entries})
+
+
+def write_image(target, entry, blobs):
+    """The image or list of images that an entry describes, with all that it refers to."""
+    files = {"oci-layout": canonical({"imageLayoutVersion": "1.0.0"}), "index.json": index_of([entry])}
+    files |= {"blobs/" + digest(blob).replace(":", "/"): blob for blob in blobs}
+    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
+        for name in sorted(files):
+            info = tarfile.TarInfo(name)
+            info.size = len(files[name])
+            info.mtime = EPOCH
+            archive.addfile(info, io.BytesIO(files[name]))
+
+
+def image(directory, target, architecture, version):
+    layer, packed = tar(directory)
     created = datetime.fromtimestamp(EPOCH, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    labels = {
-        "org.opencontainers.image.title": "tartan",
-        "org.opencontainers.image.description": DESCRIPTION,
-        "org.opencontainers.image.licenses": "Apache-2.0",
-        "org.opencontainers.image.version": version,
-    }
+    about = {"title": "tartan", "description": DESCRIPTION, "licenses": "Apache-2.0", "version": version}
+    labels = {f"org.opencontainers.image.{key}": value for key, value in about.items()}
     platform = {"architecture": architecture, "os": "linux"}
     config = canonical({
-        **platform,
-        "created": created,
+        **platform, "created": created,
         "config": {**CONFIG, "Labels": labels},
         "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
         "history": [{"created": created, "created_by": "scripts/release"}],
@@ -94,52 +90,32 @@ def image(directory, architecture, version):
         "annotations": labels,
     })
     # podman names what it loads by the one, containerd by the other.
-    name = f"localhost/tartan:{version}"
-    entry = {
-        **described("manifest.v1+json", manifest),
-        "annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name},
-        "platform": platform,
-    }
-    files = {"oci-layout": canonical({"imageLayoutVersion": "1.0.0"}),
-             "index.json": canonical({"schemaVersion": 2, "mediaType": MEDIA + "index.v1+json", "manifests": [entry]})}
-    for blob in (config, manifest, packed):
-        files["blobs/" + digest(blob).replace(":", "/")] = blob
-    return files
+    keys = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
+    names = dict.fromkeys(keys, f"localhost/tartan:{version}")
+    entry = {**described("manifest.v1+json", manifest), "annotations": names, "platform": platform}
+    write_image(target, entry, [config, manifest, packed])
 
 
-def index(images):
-    """The files of an archive that has several images of one name, each for its platform."""
-    files, entries = {}, []
+def index(target, images):
+    """An archive that has several images of one name, each for its platform."""
+    entries, blobs = [], []
     for path in sorted(images):
         with tarfile.open(path) as archive:
             content = {info.name: archive.extractfile(info).read() for info in archive}
-        entries += json.loads(content.pop("index.json"))["manifests"]
-        files |= content
-    names = entries[0]["annotations"]
-    manifests = [{key: value for key, value in entry.items() if key != "annotations"} for entry in entries]
-    both = canonical({"schemaVersion": 2, "mediaType": MEDIA + "index.v1+json", "manifests": manifests})
-    entry = {**described("index.v1+json", both), "annotations": names}
-    files["blobs/" + digest(both).replace(":", "/")] = both
-    files["index.json"] = canonical({"schemaVersion": 2, "mediaType": MEDIA + "index.v1+json", "manifests": [entry]})
-    return files
+        entries += json.loads(content["index.json"])["manifests"]
+        blobs += [content[name] for name in content if name.startswith("blobs/")]
+    names = [entry.pop("annotations") for entry in entries][0]
+    both = index_of(entries)
+    write_image(target, {**described("index.v1+json", both), "annotations": names}, [*blobs, both])
 
 
-def write_image(target, files):
-    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
-        for name in sorted(files):
-            info = tarfile.TarInfo(name)
-            info.size = len(files[name])
-            info.mtime = EPOCH
-            archive.addfile(info, io.BytesIO(files[name]))
-
-
-def main(kind, directory, target, *rest):
+def main(kind, first, second, *rest):
     if kind == "tar":
-        Path(target).write_bytes(compressed(tar(directory)))
+        Path(second).write_bytes(tar(first)[1])
     elif kind == "image":
-        write_image(target, image(directory, *rest))
+        image(first, second, *rest)
     elif kind == "index":
-        write_image(directory, index([target, *rest]))
+        index(first, [second, *rest])
     else:
         sys.exit(__doc__)
 

@@ -1,20 +1,14 @@
 # shellcheck shell=bash
 # The trees of files that the archive, the Debian package and the image are made of. Sourced by scripts/release.
 
-# put MODE FILE TARGET
-put() {
-    install -D -m "$1" "$2" "$3"
-}
-
 # archive_tree PROGRAMS DIRECTORY: what docs/install.md installs by hand.
 archive_tree() {
-    local name
-    for name in tartan tartan-cni; do put 755 "$1/$name" "$2/$name"; done
-    put 755 scripts/uninstall "$2/uninstall"
+    local page
+    install -D -m 755 -t "$2" "$1/tartan" "$1/tartan-cni" scripts/uninstall
     # All pages: they lead to each other.
     cp -r deploy "$2/deploy"
-    for name in LICENSE CHANGELOG.md SECURITY.md docs/*.md; do put 644 "$name" "$2/$name"; done
-    put 644 "$LICENCES" "$2/LICENCES-of-crates.txt"
+    for page in LICENSE CHANGELOG.md SECURITY.md docs/*.md; do install -D -m 644 "$page" "$2/$page"; done
+    install -D -m 644 "$LICENCES" "$2/LICENCES-of-crates.txt"
     cp -r "$WORK/manuals" "$2/share"
 }
 
@@ -22,39 +16,41 @@ archive_tree() {
 # program is to find at their own place, where it is not static (the tests' programs are not).
 image_tree() {
     local name
-    for name in tartan tartan-cni; do put 755 "$1/$name" "$2/usr/bin/$name"; done
-    put 644 LICENSE "$2/usr/share/doc/tartan/LICENSE"
-    put 644 "$LICENCES" "$2/usr/share/doc/tartan/LICENCES-of-crates.txt"
-    for name in ${LIBRARIES:-}; do put 755 "$name" "$2$name"; done
+    install -D -m 755 -t "$2/usr/bin" "$1/tartan" "$1/tartan-cni"
+    install -D -m 644 LICENSE "$2/usr/share/doc/tartan/LICENSE"
+    install -D -m 644 "$LICENCES" "$2/usr/share/doc/tartan/LICENCES-of-crates.txt"
+    for name in ${LIBRARIES:-}; do install -D -m 755 "$name" "$2$name"; done
     # Empty, for what the agent writes and what a pod mounts there.
     mkdir -p "$2/etc/tartan" "$2/run/tartan" "$2/run/flannel" "$2/var/lib/tartan" "$2/tmp"
 }
 
 # debian_package ARCHITECTURE PROGRAMS DIRECTORY
 debian_package() {
-    local arch=$1 root=$3 doc=$3/usr/share/doc/tartan page script
-    put 755 "$2/tartan" "$root/usr/bin/tartan"
-    put 755 "$2/tartan-cni" "$root/usr/bin/tartan-cni"
+    local arch=$1 root=$3 share=$3/usr/share doc=$3/usr/share/doc/tartan debian=scripts/release.d/debian
+    install -D -m 755 -t "$root/usr/bin" "$2/tartan" "$2/tartan-cni"
     mkdir -p "$root/lib/systemd/system"
-    sed 's,/usr/local/bin/,/usr/bin/,; /^Description=/a Documentation=man:tartan(1) man:tartan-run(1)' deploy/tartan.service \
-        >"$root/lib/systemd/system/tartan.service"
-    put 644 deploy/network/10-tartan.network "$root/usr/lib/systemd/network/10-tartan.network"
-    put 644 deploy/network/tartan-networkmanager.conf "$root/usr/lib/NetworkManager/conf.d/10-tartan.conf"
-    put 644 deploy/network/tartan-networkd.conf "$doc/examples/tartan-networkd.conf"
-    put 644 deploy/tartan-kernel-path.conf "$doc/examples/tartan-kernel-path.conf"
-    put 644 scripts/release.d/debian/README.Debian "$doc/README.Debian"
-    put 644 CHANGELOG.md "$doc/NEWS"
-    put 644 scripts/release.d/debian/copyright "$doc/copyright"
-    put 644 "$LICENCES" "$doc/LICENCES-of-crates.txt"
-    debian_changelog >"$doc/changelog"
-    for page in "$WORK"/manuals/man/man1/*.1; do put 644 "$page" "$root/usr/share/man/man1/$(basename "$page")"; done
-    put 644 "$WORK/manuals/bash-completion/completions/tartan" "$root/usr/share/bash-completion/completions/tartan"
-    put 644 "$WORK/manuals/zsh/site-functions/_tartan" "$root/usr/share/zsh/vendor-completions/_tartan"
-    put 644 "$WORK/manuals/fish/vendor_completions.d/tartan.fish" "$root/usr/share/fish/vendor_completions.d/tartan.fish"
-    put 644 scripts/release.d/debian/lintian-overrides "$root/usr/share/lintian/overrides/tartan"
-    find "$root/usr/share/man" "$doc/changelog" "$doc/NEWS" "$doc/LICENCES-of-crates.txt" -type f -exec gzip -9n {} +
-    mkdir -p "$root/DEBIAN"
-    for script in postinst prerm postrm; do put 755 "scripts/release.d/debian/$script" "$root/DEBIAN/$script"; done
+    sed 's,/usr/local/bin/,/usr/bin/,; /^Description=/a Documentation=man:tartan(1) man:tartan-run(1)' \
+        deploy/tartan.service >"$root/lib/systemd/system/tartan.service"
+    install -D -m 644 -t "$root/usr/lib/systemd/network" deploy/network/10-tartan.network
+    install -D -m 644 deploy/network/tartan-networkmanager.conf "$root/usr/lib/NetworkManager/conf.d/10-tartan.conf"
+    install -D -m 644 -t "$doc/examples" deploy/network/tartan-networkd.conf deploy/tartan-kernel-path.conf
+    install -D -m 644 -t "$doc" "$debian/README.Debian" "$debian/copyright"
+    install -D -m 644 CHANGELOG.md "$doc/NEWS"
+    install -D -m 644 "$LICENCES" "$doc/LICENCES-of-crates.txt"
+    cat >"$doc/changelog" <<TEXT
+tartan ($VERSION) unstable; urgency=medium
+
+  * Release $VERSION. What has changed is in NEWS.gz.
+
+ -- Tartan developers <tartan@packages.invalid>  $(date --utc --date "@$SOURCE_DATE_EPOCH" -R)
+TEXT
+    install -D -m 644 -t "$share/man/man1" "$WORK"/manuals/man/man1/*.1
+    install -D -m 644 -t "$share/bash-completion/completions" "$WORK/manuals/bash-completion/completions/tartan"
+    install -D -m 644 -t "$share/zsh/vendor-completions" "$WORK/manuals/zsh/site-functions/_tartan"
+    install -D -m 644 -t "$share/fish/vendor_completions.d" "$WORK/manuals/fish/vendor_completions.d/tartan.fish"
+    install -D -m 644 "$debian/lintian-overrides" "$share/lintian/overrides/tartan"
+    find "$share/man" "$doc/changelog" "$doc/NEWS" "$doc/LICENCES-of-crates.txt" -type f -exec gzip -9n {} +
+    install -D -m 755 -t "$root/DEBIAN" "$debian"/{postinst,prerm,postrm}
     debian_control "$arch" "$(installed_size "$root")" >"$root/DEBIAN/control"
     (cd "$root" && find . -type f ! -path './DEBIAN/*' -printf '%P\n' | sort | xargs md5sum) >"$root/DEBIAN/md5sums"
     find "$root" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
@@ -62,8 +58,8 @@ debian_package() {
     dpkg-deb --root-owner-group --threads-max=1 -Zxz --build "$root" "$OUTPUT/tartan_${VERSION}_$arch.deb" >/dev/null
 }
 
-# installed_size DIRECTORY: KiB, as dpkg-gencontrol(1) counts them: each file rounded up, and one for anything else. What du(1)
-# says depends on the file system and on what it has written so far.
+# installed_size DIRECTORY: KiB, as dpkg-gencontrol(1) counts them: each file rounded up, and one for anything else.
+# What du(1) says depends on the file system and on what it has written so far.
 installed_size() {
     find "$1" -path "$1/DEBIAN" -prune -o -printf '%y %s\n' |
         awk '{ sum += $1 == "f" ? int(($2 + 1023) / 1024) : 1 } END { print sum }'
@@ -89,15 +85,5 @@ Description: pod network dataplane for Kubernetes, in user space
  .
  This package holds the service and command line, tartan, and the CNI plugin,
  tartan-cni. Both are linked statically.
-TEXT
-}
-
-debian_changelog() {
-    cat <<TEXT
-tartan ($VERSION) unstable; urgency=medium
-
-  * Release $VERSION. What has changed is in NEWS.gz.
-
- -- Tartan developers <tartan@packages.invalid>  $(date --utc --date "@$SOURCE_DATE_EPOCH" -R)
 TEXT
 }
