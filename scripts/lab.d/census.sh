@@ -37,7 +37,8 @@ lab_leftovers() {
     done
     { grep -slF "$STATE/" /proc/[0-9]*/cmdline || true; } | while IFS= read -r file; do
         case $(readlink "${file%/cmdline}/exe") in
-        */tartan | */tartan-cni | */tartan-test-apiserver | */etcd | */tartan\ * | */tartan-cni\ *)
+        */tartan | */tartan-cni | */tartan-test-apiserver | */etcd | */tartan\ * | */tartan-cni\ * | \
+            */kube* | */containerd* | */catatonit* | */nsenter*)
             echo "process $file: $(tr '\0' ' ' <"$file" 2>/dev/null)"
             ;;
         esac

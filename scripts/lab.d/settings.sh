@@ -26,12 +26,12 @@ STATE=/run/tartan-lab/tt
 REST=()
 
 die() {
-    echo "scripts/lab: $*" >&2
+    echo "scripts/${0##*/}: $*" >&2
     exit 1
 }
 
 wrong() {
-    echo "scripts/lab: $*" >&2
+    echo "scripts/${0##*/}: $*" >&2
     exit 2
 }
 
