@@ -121,7 +121,7 @@ TEXT
     enter node2 "$ADDRESS"
     "${ENTER[@]}" python3 "$TOOLS/steady.py" serve "$PORT" &
     STARTED+=("$!")
-    until_true 30 "the held Service answers" in_ns node1 timeout 5 busybox nc "$HELD_SERVICE" "$PORT" </dev/null
+    until_true 30 "the held Service answers" in_ns node1 timeout 5 bash -c ": >/dev/tcp/$HELD_SERVICE/$PORT"
     enter node1 "$client"
     hold_from "pod of node1 to pod of node2" "$ADDRESS" "$PORT" "${ENTER[@]}"
     hold "node1 to the ClusterIP" node1 "$HELD_SERVICE" "$PORT"
@@ -231,7 +231,7 @@ make_release image
 cluster down >/dev/null
 cluster up --nodes 2
 for NODE in node1 node2; do prepare "$NODE"; done
-equal "nodes are ready before the installation" no "$(all_ready && echo yes || echo no)"
+equal "nodes are ready before the installation" false "$(all_ready)"
 # The kustomize of the cluster's own kubectl knows no patches in place.
 "$HELM/kubectl" kustomize "$DEPLOY/../clusters/before-1.22" | kubectl apply -f - >/dev/null || die "the installation"
 rolled tartan
