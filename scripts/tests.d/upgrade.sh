@@ -47,12 +47,8 @@ upgrade_killed() {
     sleep "$(printf '0.%03d' "$1")"
     kill -KILL "$(keeper_of node1)"
     wait "$PID" || true
-    until_true 5 "both services end with their keeper" has_no_agent || pgrep -af -- "--root $ROOT run"
+    until_true 5 "no process is left" prints "" pgrep -af -- "--root $ROOT run"
     lab start node1
-}
-
-has_no_agent() {
-    ! pgrep -f -- "--root $ROOT run"
 }
 
 # agent NAME: starts one on node1, with the arguments of the lab's own.
@@ -64,28 +60,13 @@ agent() {
     disown
 }
 
-# keeper_in NAME: its process id, as it is seen from here.
-keeper_in() {
-    pgrep -P "${AGENT[$1]}"
-}
-
-# One that was not collected has no namespace.
-has_ended() {
-    ! readlink "/proc/${AGENT[$1]}/ns/net" && ! keeper_in "$1"
-}
-
 # end NAME: its keeper ends.
 end() {
-    until_true 10 "the keeper of $1 is there" keeper_in "$1"
-    kill "$(keeper_in "$1")"
-    until_true 10 "$1 ends" has_ended "$1"
+    local keeper
+    keeper=$(pgrep -P "${AGENT[$1]}")
+    kill "$keeper"
+    until_true 10 "$1 ends" have_ended "$keeper"
     unset "AGENT[$1]"
-}
-
-# has_let_go NAME: it has neither a service, nor a queue of the device, nor the lock.
-has_let_go() {
-    [ -z "$(pgrep -P "$(keeper_in "$1")")" ] &&
-        [ -z "$(find "/proc/$(keeper_in "$1")/fd" -lname '*/net/tun' -o -lname '*/run/tartan/lock')" ]
 }
 
 # forwarding_is NAME: this agent is ready, as its readiness probe asks, and forwards, and no other.
@@ -94,10 +75,9 @@ forwarding_is() {
     until_true 15 "$1 is ready" tartan node1 ready --take-over "$1"
     for name in "${!AGENT[@]}"; do
         [ "$name" != "$1" ] || continue
-        until_true 5 "$name holds nothing" has_let_go "$name"
         if tartan node1 ready --take-over "$name" >/dev/null 2>&1; then fail "$name says that it is ready"; fi
     done
-    keeper_in "$1" >"$ROOT/pid"
+    pgrep -P "${AGENT[$1]}" >"$ROOT/pid"
     LAST=$1
 }
 

@@ -18,6 +18,7 @@ FAR=pod3
 if [ "$PEER" = kernel-vxlan ]; then FAR=pod5; fi
 # IPsec of other hosts, so that no packet meets it.
 POLICY=(src 198.51.100.1/32 dst 198.51.100.2/32 dir out)
+PINS=$LAB_STATE/node1/sys/fs/bpf/tartan
 STEPS=()
 
 # under_load MOST WHAT CMD...: what it may cost, at most, between two marks.
@@ -27,14 +28,6 @@ under_load() {
     "${@:3}"
     a_while pod1 In 50
     mark
-}
-
-judge() {
-    local step
-    for step in "${!STEPS[@]}"; do
-        at_most "${STEPS[step]#*|}: datagrams lost" "${STEPS[step]%%|*}" "$(missing sent $((step + 1)) $((step + 2)))"
-    done
-    measured_at_most "datagrams lost in a moment at first" 3 "$(missing sent 1 2)"
 }
 
 kill_the_service() {
@@ -48,11 +41,7 @@ kill_the_service() {
 nothing_left() {
     equal "programs on node1 $1" "" "$(programs_of node1)"
     if ip -n "$PREFIX-node1" link show tartan0-gro >/dev/null 2>&1; then fail "tartan0-gro is there $1"; fi
-    if is_pinned node1; then fail "programs and tables are pinned $1"; fi
-}
-
-has_programs() {
-    [ "$(programs_of node1 | grep -c -e underlay_in -e tunnel_out -e gro_in)" = 3 ]
+    if [ -e "$PINS" ]; then fail "programs and tables are pinned $1"; fi
 }
 
 # Another process has the format's port from the moment that it is free, with a real-time priority, so that no other is
@@ -108,22 +97,26 @@ without_ipsec_policy() {
 # node1 is out of use, and its pods' datagrams to a private port are masqueraded as any other.
 guards_private_port() {
     local port
-    nft_in node2 "add table ip guarded; add chain ip guarded seen { type filter hook prerouting priority -300; }"
+    in_ns node2 nft "add table ip guarded; add chain ip guarded seen { type filter hook prerouting priority -300; }"
     for port in "$PRIVATE_PORT" $((PRIVATE_PORT + 1)); do
         # By their length: the programs of node2 give user space what others sent at the private port too.
-        nft_in node2 "add rule ip guarded seen udp dport $port udp length 10 counter"
+        in_ns node2 nft "add rule ip guarded seen udp dport $port udp length 10 counter"
         in_ns pod1 bash -c "for _ in 1 2 3; do echo x >/dev/udp/$(underlay_of node2 4)/$port; done"
     done
     # The port beside it shows that datagrams of pods arrive there.
     equal "datagrams of pod1 that reach node2's private port, and the port beside it" "0 3" \
-        "$(nft_in node2 list chain ip guarded seen | sed -n 's/.*counter packets \([0-9]*\).*/\1/p' | paste -sd ' ')"
-    nft_in node2 "delete table ip guarded"
+        "$(in_ns node2 nft list chain ip guarded seen | sed -n 's/.*counter packets \([0-9]*\).*/\1/p' | paste -sd ' ')"
+    in_ns node2 nft "delete table ip guarded"
 }
 
 repairs() {
     in_ns node1 tc filter del dev eth0 ingress
     ip -n "$PREFIX-node1" link delete tartan0-gro
     until_true 12 "the program at the underlay and the VXLAN device are put back" has_programs || programs_of node1
+}
+
+has_programs() {
+    [ "$(programs_of node1 | grep -c -e underlay_in -e tunnel_out -e gro_in)" = 3 ]
 }
 
 # carries: the programs of node1 send and deliver what pod1 and FAR exchange.
@@ -164,17 +157,9 @@ starts_without() {
     a_while pod3 In
     stop "$SENDER"
     # Otherwise the programs carry them, and nothing is shown.
-    equal "datagrams answered while nothing served node1" 0 "$(answered left 1 2)"
-    equal "datagrams lost once the sockets were open" 0 "$(missing left 3)"
+    equal "datagrams answered while nothing served node1" 0 "$(answered left 1)"
+    equal "datagrams lost once the sockets were open" 0 "$(lost left 3)"
     nothing_left "after the start with the kernel path off"
-}
-
-is_cleaned_up() {
-    kill_agent node1
-    tartan node1 cleanup >"$SCRATCH/cleanup" || fail "tartan cleanup ended with code $?: $(cat "$SCRATCH/cleanup")"
-    grep -q 'removed programs and tables in .*/sys/fs/bpf/tartan' "$SCRATCH/cleanup" || fail "$(cat "$SCRATCH/cleanup")"
-    nothing_left "after tartan cleanup"
-    equal "queueing discipline at eth0 after tartan cleanup" "" "$(in_ns node1 tc qdisc show dev eth0 | grep clsact)"
 }
 
 as_the_lab_says node1
@@ -182,11 +167,15 @@ lab stop node1
 nothing_left "after an orderly stop"
 write_mode node1 "$KERNEL_PATH"
 start_node node1
-is_pinned node1 || fail "programs and tables are not pinned"
+[ -e "$PINS" ] || fail "programs and tables are not pinned"
 starts_without
 set_mode node1 "$KERNEL_PATH"
-is_cleaned_up
-# Nothing of it is there: the next time it comes into use is a first one.
+kill_agent node1
+tartan node1 cleanup >"$SCRATCH/cleanup" || fail "tartan cleanup ended with code $?: $(cat "$SCRATCH/cleanup")"
+grep -q 'removed programs and tables in .*/sys/fs/bpf/tartan' "$SCRATCH/cleanup" || fail "$(cat "$SCRATCH/cleanup")"
+nothing_left "after tartan cleanup"
+# So that the next time it comes into use is a first one.
+equal "queueing discipline at eth0 after tartan cleanup" "" "$(in_ns node1 tc qdisc show dev eth0 | grep clsact)"
 write_mode node1 off
 lab start node1
 guards_private_port
@@ -206,4 +195,7 @@ until_true 10 "the programs of node1 carry after the repairs" carries
 under_load 0 "out of use" set_mode node1 off
 nothing_left "after kernel-path = off"
 stop "$SENDER"
-judge
+for STEP in "${!STEPS[@]}"; do
+    at_most "${STEPS[STEP]#*|}: datagrams lost" "${STEPS[STEP]%%|*}" "$(lost sent $((STEP + 1)))"
+done
+measured_at_most "datagrams lost in a moment at first" 3 "$(lost sent 1)"

@@ -7,8 +7,7 @@
 # and again: no connection is reset, every byte arrives.
 #
 # And, also in a lab without it: the underlay address of a running node moves in the list of nodes. It follows without
-# a restart, a TCP connection lives on, nothing passes at the old address. With --full its interface is deleted and made
-# again, or down, or without its address: drops have a name, and traffic goes on by itself.
+# a restart, a TCP connection lives on, and nothing passes at the old address.
 # labs: kernel-path=auto
 # labs: lab=udp-over-v6
 # seconds: 600
@@ -34,20 +33,31 @@ CHANGES=(
     "traffic-control|tc qdisc add dev eth0 root pfifo limit 1000|tc qdisc delete dev eth0 root"
 )
 
-# in_kernel NODE POD sent|received: packets of the pod that the programs carried.
+# Of an entry of a list.
+MOVED='/"node2"/ { sub(/10\.244\.2\.0/, "10.244.44.0") }
+    /"node3"/ { sub(/subnets = \[/, "&\"10.244.2.0/24\", ") }
+    { print }'
+OTHER='/"node2"/ {
+        sub(/"node2"/, "\"other\"")
+        sub(/10\.244\.2\.0/, "10.244.33.0")
+        sub(/$/, "\nvtep-mac = \"02:00:00:00:00:33\"")
+    }
+    { print }'
+
+# in_kernel: packets that the programs carried from pod1, and to it, as its node counts them.
 in_kernel() {
-    agent_json "$1" pods | jq --arg address "$(address_of "$2" 4)" --arg way "$3" \
-        '[.pods[] | select(any(.addresses[]; startswith($address + "/"))).in_kernel[$way + "_packets"]] | add // 0'
+    agent_json node1 pods | jq --arg address "$(address_of pod1 4)/" \
+        '.pods[] | select(any(.addresses[]; startswith($address))).in_kernel | .sent_packets, .received_packets'
 }
 
 installed() {
-    local sent received node
+    local before after node
     until_true 10 "the flow leaves the stack of ${SIDES[*]} out" is_short
-    sent=$(in_kernel node1 pod1 sent)
-    received=$(in_kernel node1 pod1 received)
+    mapfile -t before < <(in_kernel)
     a_while pod1 In 200
-    at_least "packets sent that the programs count, of 200" 200 $(($(in_kernel node1 pod1 sent) - sent))
-    at_least "packets received that they count" 200 $(($(in_kernel node1 pod1 received) - received))
+    mapfile -t after < <(in_kernel)
+    at_least "packets sent that the programs count, of 200" 200 $((after[0] - before[0]))
+    at_least "packets received that they count" 200 $((after[1] - before[1]))
     for node in "${SIDES[@]}"; do at_least "flows that $node counts as installed" 2 "$(flows "$node" installed)"; done
 }
 
@@ -59,16 +69,16 @@ refused_either() {
 translated() {
     local before long=$SENDER
     before=$(refused_either)
-    nft_in node1 "add table ip turn; add chain ip turn nat { type nat hook prerouting priority -100; }
+    in_ns node1 nft "add table ip turn; add chain ip turn nat { type nat hook prerouting priority -100; }
         add rule ip turn nat ip daddr $VIRTUAL udp dport 80 dnat to $(address_of "$FAR" 4):9000"
     talk pod1 "$VIRTUAL" translated 9002 80
     until_true 10 "translated flows are refused" more_than "$before" refused_either
     until_true 10 "the other flow leaves the stack out beside it" flow_beside
     stop "$SENDER"
-    equal "datagrams lost to the Service" 0 "$(missing translated)"
+    equal "datagrams lost to the Service" 0 "$(lost translated)"
     equal "packets of it that passed the stack of the client's node" \
         $((2 * $(sed -n 's/ sent, .*//p' "$SCRATCH/translated"))) "$(watched node1 translated)"
-    nft_in node1 delete table ip turn
+    in_ns node1 nft delete table ip turn
     SENDER=$long
 }
 
@@ -103,19 +113,19 @@ changes() {
 drops() {
     local before
     talk pod1 "$FAR" dropped 9001 9000 0.3
-    nft_in "$1" "add table ip turn; add chain ip turn forward { type filter hook forward priority 0; }"
+    in_ns "$1" nft "add table ip turn; add chain ip turn forward { type filter hook forward priority 0; }"
     until_true 10 "the flow leaves the stack of $1 out" is_short
     before=$(flows "$1" revoked rules)
-    nft_in "$1" add rule ip turn forward ip daddr "$(address_of "$FAR" 4)" udp dport 9000 drop
+    in_ns "$1" nft add rule ip turn forward ip daddr "$(address_of "$FAR" 4)" udp dport 9000 drop
     mark
     until_true 2 "flows of $1 are revoked for the rule" more_than "$before" flows "$1" revoked rules
     mark
     a_while pod1
     mark
     stop "$SENDER"
-    nft_in "$1" delete table ip turn
-    measured_at_most "datagrams that passed after a rule to drop them" $((RATE / 100)) "$(answered dropped 1 2)"
-    equal "datagrams answered once the flow was revoked for it" 0 "$(answered dropped 2 3)"
+    in_ns "$1" nft delete table ip turn
+    measured_at_most "datagrams that passed after a rule to drop them" $((RATE / 100)) "$(answered dropped 1)"
+    equal "datagrams answered once the flow was revoked for it" 0 "$(answered dropped 2)"
 }
 
 forgotten() {
@@ -149,7 +159,7 @@ deleted() {
 switches() {
     local turn=0 node before resets
     for node in "${SIDES[@]}"; do
-        nft_in "$node" "add chain ip watch invalid { type filter hook forward priority 0; }
+        in_ns "$node" nft "add chain ip watch invalid { type filter hook forward priority 0; }
             add rule ip watch invalid ct state invalid drop"
     done
     resets=$(resets pod1 "$FAR")
@@ -157,7 +167,7 @@ switches() {
     for ((turn = 0; turn < TURNS; turn++)); do
         for node in "${SIDES[@]}"; do
             before=$(flows "$node" installed)
-            nft_in "$node" "add table ip turn; delete table ip turn"
+            in_ns "$node" nft "add table ip turn; delete table ip turn"
             until_true 20 "turn $turn: on the short way at $node" more_than "$before" flows "$node" installed || break 2
         done
         kill -0 "${SENDING[$FAR]}" || break
@@ -168,25 +178,76 @@ switches() {
     same "connections that were reset" "$resets" "$(resets pod1 "$FAR")"
 }
 
-# bound_to ADDRESS: alone, all sockets of node1.
-bound_to() {
-    [ "$(in_ns node1 ss -Hlun "sport = :$BOUND" | awk '{ print $4 }' | sort -u)" = "$(socket_address "$1" "$BOUND")" ]
+# list_of NODE PROGRAM: an awk program changes the entries of the node's list, as a whole, as an editor does; until
+# list_back NODE.
+list_of() {
+    local list=$LAB_STATE/$1/nodes.toml
+    cp "$list" "$SCRATCH/list-$1"
+    awk -v RS= -v ORS='\n\n' "$2" "$list" >"$list.new"
+    mv "$list.new" "$list"
 }
 
-# goes_on_by_itself WHAT: datagrams are answered again, and of a hundred none is lost.
-goes_on_by_itself() {
-    a_while pod1 In 20
-    mark
-    a_while pod1 In 100
-    mark
-    kill -0 "${SENDING[pod3]}" 2>/dev/null || fail "the TCP connection did not survive: $1"
-    until_true 3 "node1 is well" no_problem node1
-    STEPS+=("$1")
+list_back() {
+    cp "$SCRATCH/list-$1" "$LAB_STATE/$1/nodes.toml.new"
+    mv "$LAB_STATE/$1/nodes.toml.new" "$LAB_STATE/$1/nodes.toml"
+}
+
+# arrived: datagrams that have come to the servers of pod3 and pod1.
+arrived() {
+    local pod
+    for pod in pod3 pod1; do
+        in_ns "$pod" nft -j list counter ip arrived came | jq '.nftables[].counter | values | .packets'
+    done
+}
+
+# changed WHAT PROGRAM [POD]: node1's list changes. From the moment on that it has published its tables none of two
+# hundred datagrams passes between pod1 and pod3, and they reach the pod. Then the list is as before.
+changed() {
+    local version installed before
+    version=$(agent_json node1 status | jq .kernel_path.tables)
+    list_of node1 "$2"
+    until_true 5 "$1: node1's programs follow" status_has node1 ".kernel_path.tables > $version"
+    before=$(arrived)
+    a_while pod1 Out 400
+    if [ -n "${3:-}" ]; then a_while "$3" In; fi
+    equal "$1: datagrams that pod3 and pod1 have, as before" "$before" "$(arrived)"
+    installed=$(flows node1 installed)
+    list_back node1
+    until_true 10 "flows both ways are installed again" more_than $((installed + 1)) flows node1 installed
+    until_true 10 "the stack is left out" is_short
+}
+
+# A peer is gone, or its address or its pods' addresses are another's.
+reused() {
+    local pod
+    for pod in pod1 pod3; do
+        in_ns "$pod" nft "add table ip arrived; add counter ip arrived came
+            add chain ip arrived input { type filter hook input priority 0; }
+            add rule ip arrived input udp dport 9000 counter name came"
+        undo in_ns "$pod" nft delete table ip arrived
+    done
+    start_datagrams pod1 pod3
+    start_datagrams pod3 pod1
+    until_true 10 "flows both ways leave the stack out" is_short
+    changed "node2 is no peer any more" '!/"node2"/'
+    changed "node2's address is another node's" "$OTHER"
+    undo list_back node3
+    list_of node3 "$MOVED"
+    until_true 10 "node3 has the subnet of node2" status_has node3 '.subnets | index("10.244.2.0/24")'
+    new_pods elsewhere
+    CNI_ARGS="IgnoreUnknown=1;IP=$(address_of pod3 4)" attach node3 elsewhere
+    serve elsewhere
+    changed "pod3's address is another pod's, on node3" "$MOVED" elsewhere
+}
+
+# bound: what the sockets of node1 are bound to.
+bound() {
+    in_ns node1 ss -Hlun "sport = :$BOUND" | awk '{ print $4 }' | sort -u
 }
 
 # address VERB ADDRESS: of node1.
 address() {
-    in_ns node1 ip address "$1" "$2" dev eth0
+    in_ns node1 ip address "$1" "$2" dev eth0 "${NODAD[@]}"
 }
 
 # move FROM TO: by the lists of node1 and node2, each replaced as a whole, as an editor does.
@@ -198,66 +259,39 @@ move() {
         sed "s|\"${1%/*}\"|\"${2%/*}\"|" "$list" >"$list.new"
         mv "$list.new" "$list"
     done
-    until_true 3 "the sockets of node1 are at $2 alone" bound_to "${2%/*}"
-    goes_on_by_itself "the address moves from $1 to $2"
+    until_true 3 "the sockets of node1 are at $2 alone" prints "$(socket_address "${2%/*}" "$BOUND")" bound
+    a_while pod1 In 20
+    mark
+    a_while pod1 In 100
+    mark
+    kill -0 "${SENDING[pod3]}" 2>/dev/null || fail "the TCP connection did not survive"
+    until_true 3 "node1 is well" no_problem node1
 }
 
-# count NODE DIRECTION REASON: of what it has dropped.
-count() {
-    agent_json "$1" drops | jq "[.workers[].$2.dropped.$3 // 0] | add"
+# How many datagrams node3 has refused as those of no peer.
+refused() {
+    agent_json node3 drops | jq '[.workers[].inbound.dropped.UnknownPeer // 0] | add'
 }
 
-# node3 believes in the old address, $1, which the host still has.
+# node3 believes in the old address, which the host still has.
 the_old_address_is_refused() {
-    local capture before way check=equal
+    local before way check=equal
     # Probes are refused too.
     [ "${TARTAN_PROBE:-}" = false ] || check=at_least
-    before=$(count node3 inbound UnknownPeer)
-    capture net node1 "$SCRATCH/old.pcap" udp and inbound and "(" src host "${1%/*}" ")"
-    capture=$PID
+    before=$(refused)
     for way in "pod5 pod1" "pod1 pod5"; do
         if in_ns "${way% *}" ping -n -q -c 10 -i 0.02 -W 0.3 "$(address_of "${way#* }")" >"$SCRATCH/ping"; then
             fail "${way% *} reaches ${way#* }"
         fi
     done
-    stop "$capture" INT
-    equal "datagrams from the old address" 0 "$(tcpdump -nr "$SCRATCH/old.pcap" 2>/dev/null | wc -l)"
-    "$check" "datagrams from the new address that node3 refuses" 10 $(($(count node3 inbound UnknownPeer) - before))
-}
-
-# gone WORD CMD...: the command takes the underlay away. The status says so, and packets of pods are dropped by name.
-gone() {
-    local refused
-    in_ns node1 ip "${@:2}"
-    until_true 3 "the status reports it" status_has node1 ".problems | any((.sentence + .remedy) | contains(\"$1\"))"
-    refused=$(count node1 outbound UnderlayRefused)
-    until_true 3 "packets are dropped as UnderlayRefused" more_than "$refused" count node1 outbound UnderlayRefused
-    mark
-}
-
-# node1's interface is deleted and made again with its MAC and address, $1, of before; is down; and has no address.
-interface_gone_and_back() {
-    local mac
-    mac=$(in_ns node1 cat /sys/class/net/eth0/address)
-    gone "${1%/*}" link delete eth0
-    ip -n "$PREFIX-net" link add node1 mtu 1500 type veth peer name eth0 mtu 1500 address "$mac" netns "$PREFIX-node1"
-    ip -n "$PREFIX-net" link set node1 master br0 up
-    in_ns node1 ip link set eth0 up
-    address add "$1"
-    goes_on_by_itself "a new interface"
-    gone eth0 link set eth0 down
-    in_ns node1 ip link set eth0 up
-    goes_on_by_itself "an interface that is up again"
-    gone "${1%/*}" address delete "$1" dev eth0
-    address add "$1"
-    goes_on_by_itself "the address is there again"
+    "$check" "datagrams from the new address that node3 refuses" 10 $(($(refused) - before))
 }
 
 moved() {
     local outer old new service step promote=net.ipv4.conf.all.promote_secondaries
     outer=$(carrier "${FAMILIES[0]}" "$OUTSIDE")
-    old=$(underlay_of node1 "$outer")/24 new=192.0.2.101/24 BOUND=$FORMAT_PORT STEPS=()
-    if [ "$outer" = 6 ]; then old=${old%/*}/64 new=2001:db8:192::101/64; fi
+    old=$(underlay_of node1 "$outer")/24 new=192.0.2.101/24 BOUND=$FORMAT_PORT NODAD=()
+    if [ "$outer" = 6 ]; then old=${old%/*}/64 new=2001:db8:192::101/64 NODAD=(nodad); fi
     if kernel_path_carries; then BOUND=$PRIVATE_PORT; fi
     # Without this the kernel takes the second address of a subnet away with the first.
     undo in_ns node1 sysctl -q -w "$promote=$(in_ns node1 sysctl -n "$promote")"
@@ -267,17 +301,16 @@ moved() {
     begin_transfer pod1 pod3 "${FAMILIES[0]}" $((1 << 40)) $((4 << 20))
     a_while pod1 In 20
     move "$old" "$new"
-    the_old_address_is_refused "$old"
+    the_old_address_is_refused
     address delete "$old"
-    if [ -n "${FULL:-}" ] && [ "$UNDERLAY" = offload ]; then interface_gone_and_back "$new"; fi
     move "$new" "$old"
     address delete "$new"
     stop_datagrams
     kill "${SENDING[pod3]}"
     end_transfer pod1 pod3
-    for step in "${!STEPS[@]}"; do
-        measured_at_most "${STEPS[step]}: datagrams lost" "$RATE" "$(missing sent $((3 * step + 1)) $((3 * step + 2)))"
-        equal "${STEPS[step]}: datagrams lost behind it" 0 "$(missing sent $((3 * step + 2)) $((3 * step + 3)))"
+    for step in 0 3; do
+        measured_at_most "datagrams lost in a move" "$RATE" "$(lost sent $((step + 1)))"
+        equal "datagrams lost behind it" 0 "$(lost sent $((step + 2)))"
     done
     equal "the service of node1, never restarted" "$service" "$(service_pid node1)"
 }
@@ -290,14 +323,17 @@ flows_of_the_kernel_path() {
     installed
     translated
     # The rest of what costs time is one lab's each, but with --full.
-    if [ "${#SIDES[@]}" = 2 ] || [ -n "${FULL:-}" ]; then changes; else mark; fi
+    if [ "${#SIDES[@]}" = 2 ] || [ -n "${FULL:-}" ]; then changes; fi
     forgotten
     stop_datagrams
-    equal "datagrams lost before the change of a queue discipline" 0 "$(missing sent 0 1)"
+    equal "datagrams lost before the change of a queue discipline" 0 "$(lost sent 0)"
     for node in "${SIDES[@]}"; do drops "$node"; done
     if [ "${#SIDES[@]}" = 1 ] || [ -n "${FULL:-}" ]; then deleted; fi
     if [ "${#SIDES[@]}" = 2 ] || [ -n "${FULL:-}" ]; then switches; fi
 }
 
 if kernel_path_carries; then flows_of_the_kernel_path; fi
-if [ "$REGISTRY$PEER" = file ]; then moved; fi
+if [ "$REGISTRY$PEER" = file ]; then
+    moved
+    if kernel_path_carries; then reused; fi
+fi

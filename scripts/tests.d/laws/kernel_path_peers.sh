@@ -42,20 +42,17 @@ sent_by_programs() {
     [ "$sent" -ge "$1" ] && [ "$sent" -le "$2" ]
 }
 
-is_announced() {
-    [ "$(in_user_space node1 node2)" = "$WHY" ]
-}
-
 # node1_knows: that node2 has none; and the programs of node1 send nothing to it.
 node1_knows() {
+    local command
     set_mode node2 off
-    until_true 5 "node1 knows from its probes that node2 has none" is_announced
+    until_true 5 "node1 knows from its probes that node2 has none" prints "$WHY" in_user_space node1 node2
     sent_by_programs 0 0 || fail "the programs of node1 send to node2, which is off"
-    tartan node1 status >"$SCRATCH/status"
-    grep -qF "($WHY)" "$SCRATCH/status" || fail "tartan status: $(grep -i 'kernel path' "$SCRATCH/status")"
-    tartan node1 peers --wide >"$SCRATCH/peers"
-    grep -qF "$WHY" <<<"$(grep -wF "$(underlay_of node2 4)" "$SCRATCH/peers")" ||
-        fail "tartan peers: $(cat "$SCRATCH/peers")"
+    for command in status "peers --wide"; do
+        # shellcheck disable=SC2086
+        tartan node1 $command >"$SCRATCH/said"
+        grep -qF "$WHY" "$SCRATCH/said" || fail "tartan $command: $(cat "$SCRATCH/said")"
+    done
 }
 
 write_mode node2 "$KERNEL_PATH"

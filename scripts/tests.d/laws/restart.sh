@@ -14,10 +14,6 @@
 # shellcheck source=scripts/tests.d/tools/held_load.sh
 . "$TOOLS/held_load.sh"
 
-# ROUNDS says how many, each of a stop and a kill (../kills.sh).
-ROUNDS=${ROUNDS:-${FULL:+3}}
-ROUNDS=${ROUNDS:-1}
-
 is_refused() {
     local family
     for family in "${FAMILIES[@]}"; do
@@ -85,14 +81,12 @@ BEFORE=$(device_and_routes node1)
 TAKEN_OVER=$(taken_over)
 PEERS=$(agent_json node1 peers | jq -c '[.peers[].name]')
 OWNERS=$(agent_json node1 routes | jq -c '[.routes[].node] | unique')
-for ((ROUND = 1; ROUND <= ROUNDS; ROUND++)); do
-    for WAY in "lab stop" kill_agent; do
-        $WAY node1
-        if [ "$ROUND" = 1 ]; then nothing_serves "after $WAY"; fi
-        lab start node1
-        all_go_on "after $WAY $ROUND and a start"
-    done
+for WAY in "lab stop" kill_agent; do
+    $WAY node1
+    nothing_serves "after $WAY"
+    lab start node1
+    all_go_on "after $WAY and a start"
 done
 load_survived
 same "device, addresses and routes of node1" "$BEFORE" "$(device_and_routes node1)"
-equal "device taken over" $((TAKEN_OVER + 2 * ROUNDS)) "$(taken_over)"
+equal "device taken over" $((TAKEN_OVER + 2)) "$(taken_over)"

@@ -13,25 +13,10 @@
 CONFIGURATION=$LAB_STATE/node1/etc/tartan/tartan.toml
 WAYS=("pod1 pod3" "pod3 pod1")
 
-has_workers() {
-    agent_json node1 status | jq -e --argjson workers "$1" '.workers == $workers and .snapshot_adopted'
-}
-
-# The agent of the lab has their number from its command line: one takes its place that reads it from a file.
-from_a_file() {
-    local arguments
-    mapfile -d '' -t arguments < <(sed -z '/^--workers$/,+1d' "/proc/$(keeper_of node1)/cmdline")
-    lab stop node1
-    undo back_to_the_lab
-    mkdir -p "$(dirname "$CONFIGURATION")"
-    echo "workers = 1" >"$CONFIGURATION"
-    start_in node1 "${arguments[@]}" >>"$LAB_STATE/node1/log" 2>&1
-    echo "$PID" >"$LAB_STATE/node1/pid"
-    until_true 10 "an agent with one worker forwards" has_workers 1
-}
-
 back_to_the_lab() {
+    cp "$SCRATCH/settings" "$LAB_STATE"
     rm -r "$LAB_STATE/node1/etc"
+    lab stop node1
     lab start node1
     agents_are_ready
 }
@@ -51,7 +36,14 @@ has_connected() {
     [ -n "$(in_ns "$1" ss -Htn state established "sport = :5003")" ]
 }
 
-from_a_file
+# The agent of the lab has their number from its command line, and now from a file.
+cp "$LAB_STATE/settings" "$SCRATCH"
+undo back_to_the_lab
+sed -i '/ WORKERS=/s/=.*/=""/' "$LAB_STATE/settings"
+mkdir -p "$(dirname "$CONFIGURATION")"
+echo "workers = 1" >"$CONFIGURATION"
+lab stop node1
+lab start node1
 BEFORE=$(kernel_state node1)
 for WAY in "${WAYS[@]}"; do
     # shellcheck disable=SC2086

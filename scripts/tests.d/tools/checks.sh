@@ -144,6 +144,7 @@ begin_transfer() {
     address=$(address_of "$2" "$3")
     start_in "$2" python3 "$TOOLS/bulk.py" receive "$address" 5003 >"$SCRATCH/received.$2"
     RECEIVING[$2]=$PID
+    until_true 10 "$2 receives" is_bound "$2" tcp 5003
     start_in "$1" python3 "$TOOLS/bulk.py" send "$address" 5003 "${@:4}" >"$SCRATCH/sent.$2"
     SENDING[$2]=$PID
 }

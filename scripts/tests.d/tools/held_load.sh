@@ -4,11 +4,9 @@
 # datagrams with numbers, each of them answered; and forged ones. Sourced after law.sh or test_case.sh. FAMILIES are
 # those of the pods.
 
-LOAD_FROM=pod1
-LOAD_TO=pod3
+LOAD_FROM=pod1 LOAD_TO=pod3
 # Where pods answer.
-PORT=9000
-NODE_PORT=30080
+PORT=9000 NODE_PORT=30080
 # Datagrams a second.
 RATE=500
 HOLDERS=()
@@ -16,23 +14,15 @@ HOLDERS=()
 # hold WHAT NAME ADDRESS PORT: a connection that goes on in the background.
 hold() {
     hold_from "$1" "$3" "$4" ip netns exec "$PREFIX-$2"
-    connected
 }
 
-# hold_from WHAT ADDRESS PORT CMD...: the same where CMD, which becomes the program, runs it; not yet connected.
+# hold_from WHAT ADDRESS PORT CMD...: the same where CMD, which becomes the program, runs it.
 hold_from() {
-    "${@:4}" python3 "$TOOLS/steady.py" hold "$2" "$3" >"$SCRATCH/held${#HOLDERS[@]}" 2>&1 &
+    local said=$SCRATCH/held${#HOLDERS[@]}
+    "${@:4}" python3 "$TOOLS/steady.py" hold "$2" "$3" >"$said" 2>&1 &
     STARTED+=("$!")
     HOLDERS+=("$!|$1")
-}
-
-# Waits until all are.
-connected() {
-    local number
-    for number in "${!HOLDERS[@]}"; do
-        until_true 10 "${HOLDERS[number]#*|} connects" grep -q connected "$SCRATCH/held$number" ||
-            cat "$SCRATCH/held$number"
-    done
+    until_true 10 "$1 connects" grep -q connected "$said" || cat "$said"
 }
 
 # Of the underlay, of no host, for each family.
@@ -58,16 +48,12 @@ start_load() {
     service_rules
     serve "$LOAD_TO"
     for family in "${FAMILIES[@]}"; do
-        hold_from "IPv$family, $LOAD_FROM to $LOAD_TO" "$(address_of "$LOAD_TO" "$family")" "$PORT" \
-            ip netns exec "$PREFIX-$LOAD_FROM"
+        hold "IPv$family, $LOAD_FROM to $LOAD_TO" "$LOAD_FROM" "$(address_of "$LOAD_TO" "$family")" "$PORT"
         # The node and the host outside have addresses of the underlay's families alone.
         [ "$(underlay_of node1 "$family")" != - ] || continue
-        hold_from "IPv$family, node1 to the ClusterIP of $LOAD_TO" "${CLUSTER_IP[$family]}" 80 \
-            ip netns exec "$PREFIX-node1"
-        hold_from "IPv$family, outside to the NodePort of $LOAD_TO" "$(underlay_of node1 "$family")" "$NODE_PORT" \
-            ip netns exec "$PREFIX-mallory"
+        hold "IPv$family, node1 to the ClusterIP of $LOAD_TO" node1 "${CLUSTER_IP[$family]}" 80
+        hold "IPv$family, outside to the NodePort of $LOAD_TO" mallory "$(underlay_of node1 "$family")" "$NODE_PORT"
     done
-    connected
     RESETS=$(resets "$LOAD_FROM" "$LOAD_TO" node1 mallory)
 }
 
@@ -106,8 +92,7 @@ load_survived() {
         code=0
         kill -TERM "${HOLDERS[number]%%|*}" 2>/dev/null || true
         wait "${HOLDERS[number]%%|*}" || code=$?
-        equal "$what: exit code" 0 "$code"
-        say "$what: $(tail -n 1 "$SCRATCH/held$number")"
+        equal "$what, $(tail -n 1 "$SCRATCH/held$number"): exit code" 0 "$code"
     done
     HOLDERS=()
 }
@@ -129,29 +114,21 @@ talk() {
     until_true 10 "$1 sends datagrams" is_bound "$1" udp "${4:-9001}"
 }
 
-# mark: notes the number that the sender has next; `number FILE N` is the Nth of its marks, from 1.
+# mark: where the next part of what the sender sends begins. The first is 0.
 mark() {
     kill -USR1 "$SENDER"
 }
 
-number() {
-    awk -v mark="$2" '$1 == "marks" { print mark ? $(mark + 1) : 0 }' "$SCRATCH/$1"
-}
-
-# missing FILE [FROM [TO]]: how many datagrams had no answer, of all or between two marks, or mark 0, the beginning;
-# answered FILE FROM TO: the others.
-missing() {
-    awk -v from="$(number "$1" "${2:-0}")" -v to="${3:+$(number "$1" "$3")}" '$2 == "sent," { complete = 1 }
-        $1 == "hole" {
-            low = $2 > from + 0 ? $2 : from
-            high = to == "" || $2 + $3 < to + 0 ? $2 + $3 : to
-            if (high > low) sum += high - low
-        }
-        END { print complete ? sum + 0 : "no report" }' "$SCRATCH/$1"
+# lost FILE [PART]: how many datagrams had no answer, of all or of one part; answered FILE PART.
+lost() {
+    awk -v part="${2:-}" '$1 == "lost" {
+        for (field = 2; field <= NF; field++) if (part == "" || field == part + 2) sum += $field
+        print sum + 0
+    }' "$SCRATCH/$1"
 }
 
 answered() {
-    echo $(($(number "$1" "$3") - $(number "$1" "$2") - $(missing "$@")))
+    awk -v field=$(($2 + 2)) '$1 == "answered" { print $field }' "$SCRATCH/$1"
 }
 
 # start_datagrams FROM TO: steady ones from one pod to another.
@@ -163,13 +140,8 @@ start_datagrams() {
 # stop_datagrams: how many of them were not answered, into LOST.
 stop_datagrams() {
     stop "$SENDER"
-    LOST=$(missing sent)
+    LOST=$(lost sent)
     say "$LOST datagrams were not answered; $(paste -sd ' ' "$SCRATCH/sent" | cut -c -300)"
-}
-
-# The longest pause behind each mark of `sent`, ascending, a line each.
-pauses() {
-    sed -n 's/^pauses //p' "$SCRATCH/sent" | tr ' ' '\n' | sort -n
 }
 
 # start_forging POD: datagrams of both formats for a pod of node1, which counts them, by their inner source none that it

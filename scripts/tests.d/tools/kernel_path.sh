@@ -66,11 +66,6 @@ programs_send() {
     kernel_path_in_use "$1" && [ -z "$(in_user_space "$1" "$2")" ]
 }
 
-# is_pinned NODE: programs and tables are pinned in the node's BPF file system.
-is_pinned() {
-    [ -e "$LAB_STATE/$1/sys/fs/bpf/tartan" ]
-}
-
 # programs_of NODE: our programs there, one a line.
 programs_of() {
     ip -n "$PREFIX-$1" -o link show |
@@ -93,11 +88,6 @@ at_least() {
     if [ "$3" -ge "$2" ]; then say "$1: $3 (at least $2)"; else fail "$1: at least $2 expected, found $3"; fi
 }
 
-# nft NODE LINE...
-nft_in() {
-    ip netns exec "$PREFIX-$1" nft "${@:2}"
-}
-
 # watch_stack NODE...: counts what the host's stack forwards between pods (`pods`) and of translated connections
 # (`translated`), apart from everything else; until the law's end.
 watch_stack() {
@@ -105,18 +95,18 @@ watch_stack() {
     # There user space carries super-packets of TCP.
     if [ "$UNDERLAY" = no-tunnel ]; then which='meta l4proto udp'; fi
     for node; do
-        nft_in "$node" "add table ip watch; add counter ip watch pods; add counter ip watch translated
+        in_ns "$node" nft "add table ip watch; add counter ip watch pods; add counter ip watch translated
             add chain ip watch forward { type filter hook forward priority -300; }
             add rule ip watch forward ct status dnat counter name translated
             add rule ip watch forward ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 $which counter name pods"
-        undo nft_in "$node" delete table ip watch
+        undo in_ns "$node" nft delete table ip watch
     done
 }
 
 # watched NODE [NAME]: steady datagrams so far. Of those that were gathered the counter has one packet, and one header
 # of 28 bytes.
 watched() {
-    nft_in "$1" -j list counter ip watch "${2:-pods}" |
+    in_ns "$1" nft -j list counter ip watch "${2:-pods}" |
         jq '.nftables[].counter | values | (.bytes - 28 * .packets) / 200 | floor'
 }
 

@@ -1,21 +1,26 @@
 # shellcheck shell=bash
 # Services that are killed, and what must survive it. Sourced after law.sh or test_case.sh.
 
-# What the host shows and must not change; on the underlay IPv6 does some things by itself.
-kernel_state() {
-    ip -n "$PREFIX-$1" -j address show | jq -r '.[] | select(.ifname != "eth0")
-        | "\(.ifindex) \(.ifname) \(.mtu) \(.flags)", (.addr_info[] | "  \(.local)/\(.prefixlen) \(.scope)")'
-    ip -n "$PREFIX-$1" address show dev eth0 scope global | grep -wE "inet6?"
-    ip -n "$PREFIX-$1" -4 route show table all
-    ip -n "$PREFIX-$1" -6 route show table all | grep -v 'dev eth0'
-    echo "carrier changes of tartan0: $(in_ns "$1" cat /sys/class/net/tartan0/carrier_changes)"
+# device_and_routes NODE: what the host shows and must not change, but the marks of a device that no process holds, and
+# the VXLAN device of the kernel path, which a stop removes. On the underlay IPv6 does some things by itself.
+device_and_routes() {
+    {
+        ip -n "$PREFIX-$1" -j address show | jq -r '.[] | select(.ifname | IN("eth0", "tartan0-gro") | not)
+            | "\(.ifindex) \(.ifname) \(.mtu) \(.flags)", (.addr_info[] | "  \(.local)/\(.prefixlen) \(.scope)")'
+        ip -n "$PREFIX-$1" address show dev eth0 scope global | grep -wE "inet6?"
+        ip -n "$PREFIX-$1" -4 route show table all
+        ip -n "$PREFIX-$1" -6 route show table all | grep -v 'dev eth0'
+    } | sed -E 's/ (dead )?linkdown//; s/"NO-CARRIER",?//; s/"LOWER_UP",?//; s/,\]/]/'
 }
 
-# device_and_routes NODE: without the marks that they bear while no process holds the device; and without the VXLAN
-# device of the kernel path, which a stop removes.
-device_and_routes() {
-    kernel_state "$1" | grep -v -e '^carrier changes' -e ' tartan0-gro ' |
-        sed -E 's/ (dead )?linkdown//; s/"NO-CARRIER",?//; s/"LOWER_UP",?//; s/,\]/]/'
+# kernel_state NODE...: that, and what a service that takes over does not change either.
+kernel_state() {
+    local node
+    for node; do
+        device_and_routes "$node"
+        echo "carrier changes of tartan0: $(in_ns "$node" cat /sys/class/net/tartan0/carrier_changes)"
+        agent_json "$node" status | jq '{repairs}'
+    done
 }
 
 keeper_of() {
@@ -96,16 +101,12 @@ hold_the_same() {
     local node
     for node; do HELD[$node]=$(holds "$node"); done
     sleep 0.3
-    for node; do holds_as_before "$node" || return 1; done
-}
-
-holds_as_before() {
-    [ "$(holds "$1")" = "${HELD[$1]}" ]
+    for node; do prints "${HELD[$node]}" holds "$node" || return 1; done
 }
 
 # still_held NODE
 still_held() {
-    until_true 5 "the agent of $1 holds what it held" holds_as_before "$1" ||
+    until_true 5 "the agent of $1 holds what it held" prints "${HELD[$1]}" holds "$1" ||
         same "descriptors, processes, queues, sockets and files of the agent of $1" "${HELD[$1]}" "$(holds "$1")"
 }
 

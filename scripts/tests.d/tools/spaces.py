@@ -14,21 +14,15 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 PATIENCE = 20.0
 
 
-def enter(path):
-    with open(path, "rb") as namespace:
-        if LIBC.setns(namespace.fileno(), CLONE_NEWNET) != 0:
-            sys.exit(f"setns {path}: {os.strerror(ctypes.get_errno())}")
-
-
 def inside(name, make):
     """What `make` makes in the namespace of that name."""
-    home = f"/proc/{os.getpid()}/task/{os.getpid()}/ns/net"
-    with open(home, "rb") as before:
-        enter(f"/run/netns/{PREFIX}-{name}")
+    with open("/proc/thread-self/ns/net", "rb") as home, open(f"/run/netns/{PREFIX}-{name}", "rb") as there:
+        if LIBC.setns(there.fileno(), CLONE_NEWNET) != 0:
+            sys.exit(f"setns {there.name}: {os.strerror(ctypes.get_errno())}")
         try:
             return make()
         finally:
-            LIBC.setns(before.fileno(), CLONE_NEWNET)
+            LIBC.setns(home.fileno(), CLONE_NEWNET)
 
 
 def drops(node):

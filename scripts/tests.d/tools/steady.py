@@ -5,16 +5,16 @@
                                 RATE datagrams a second from one port to the other, numbered from 0, until SIGTERM; then
                                   N sent, M answered
                                   duplicate N
-                                  marks NUMBER...     the number that was next, at each SIGUSR1
-                                  pauses MS...        the longest between two answers in the second behind each of these
-                                  hole FIRST LENGTH   so many in a row, from FIRST on, had no answer: a line each
+                                  lost N...       of those before the first SIGUSR1, between it and the next, and so on
+                                  answered N...   the others of these
+                                  pauses MS...    the longest between two answers in the second behind each SIGUSR1
     steady.py hold ADDRESS PORT
                                 a message over TCP every 20 ms, once the one before is answered. Prints 'connected', and
                                 'N answered' after every tenth; on SIGTERM 'N answered, longest pause M ms'
 
 With `options` they have IP options, and no program of the kernel path carries them. Once all is sent, an answer has
-PATIENCE seconds from the one before it (2). SIGUSR1 tells the moment of an event by a number, which a busy machine
-does not move. `hold` fails when the connection ends, or an answer is wrong or does not come within a minute.
+PATIENCE seconds from the one before it (2). A signal divides what is sent by number, which a busy machine does not
+move. `hold` fails when the connection ends, or an answer is wrong or does not come within a minute.
 """
 
 import itertools
@@ -119,11 +119,10 @@ class Sender:
             self.read(0.1)
         print(f"{self.sent} sent, {len(self.numbers)} answered")
         print(f"duplicate {self.duplicate}")
-        print("marks", *(mark[0] for mark in self.marks))
+        parts = [range(*part) for part in itertools.pairwise([0, *(mark[0] for mark in self.marks), self.sent])]
+        print("lost", *(sum(number not in self.numbers for number in part) for part in parts))
+        print("answered", *(sum(number in self.numbers for number in part) for part in parts))
         print("pauses", *(round(mark[2] * 1000) for mark in self.marks))
-        for before, after in itertools.pairwise([-1, *sorted(self.numbers), self.sent]):
-            if after - before > 1:
-                print(f"hole {before + 1} {after - before - 1}")
 
 
 def hold(address, port):
