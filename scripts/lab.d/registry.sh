@@ -28,10 +28,7 @@ registry_start() {
     "${REGISTRY}_start" "$@"
     pid=$(cat "$STATE/registry/pid")
     for ((wait = 0; wait < 200; wait++)); do
-        if "${REGISTRY}_answers" >/dev/null 2>&1; then
-            "${REGISTRY}_started"
-            return 0
-        fi
+        if "${REGISTRY}_answers" >/dev/null 2>&1; then return 0; fi
         lives "$pid" || break
         sleep 0.05
     done
@@ -46,82 +43,52 @@ registry_process() {
     disown
 }
 
-# Asks the server to end, and ends it after 5 seconds: a paused one does not hear.
+# Asks the server to end; the API server's Nodes are kept.
 registry_stop() {
     local wait pid
     pid=$(cat "$STATE/registry/pid")
     lives "$pid" 2>/dev/null || return 0
-    "${REGISTRY}_stopping"
+    [ "$REGISTRY" = etcd ] || kubernetes_save "$STATE/registry/data/nodes.json"
     kill -TERM "$pid" 2>/dev/null || true
-    for ((wait = 0; wait < 150; wait++)); do
+    for ((wait = 0; wait < 300; wait++)); do
         lives "$pid" 2>/dev/null || return 0
-        if [ "$wait" = 50 ]; then kill -KILL "$pid" 2>/dev/null || true; fi
-        sleep 0.1
+        sleep 0.05
     done
     die "the registry (process $pid) does not end"
 }
 
 registry_command() {
-    local action
-    parse_prefix "$@"
-    set -- "${REST[@]}"
-    load_settings
-    [ "$REGISTRY" != file ] || die "the lab '$PREFIX' has its list of nodes in files: use 'scripts/lab up --registry etcd' or 'kubernetes'"
-    action=${1:-}
+    local action=${1:-}
+    [ "$REGISTRY" != file ] || die "the lab '$PREFIX' has its list of nodes in files: 'scripts/lab up --registry etcd'"
     [ $# -eq 0 ] || shift
     if [ "${1:-}" = -- ]; then shift; fi
     case $action in
     stop) registry_stop ;;
     start) registry_start "$@" ;;
-    pause) kill -STOP "$(cat "$STATE/registry/pid")" ;;
-    resume) kill -CONT "$(cat "$STATE/registry/pid")" ;;
     wipe)
-        registry_stop
         registry_empty
-        registry_start "$@"
-        ;;
-    fill) "${REGISTRY}_fill" ;;
-    save) "${REGISTRY}_save" "$(registry_file "$@")" ;;
-    restore)
-        registry_stop
-        registry_empty
-        "${REGISTRY}_restore" "$(registry_file "$@")"
         registry_start
         ;;
-    cut) registry_cut "$@" ;;
-    heal) registry_in nft delete table inet lab ;;
+    save) "${REGISTRY}_save" "$(readlink -m "$1")" ;;
+    restore)
+        registry_empty
+        "${REGISTRY}_restore" "$(readlink -m "$1")"
+        registry_start
+        ;;
     write) registry_write "$@" ;;
     delete) "${REGISTRY}_node_gone" "$1" ;;
     follow) [ -z "$KERNEL" ] || kernel_vxlan_follow "$KERNEL" ;;
     leases) registry_leases ;;
-    *) wrong "registry is followed by stop, start, pause, resume, wipe, fill, save, restore, cut, heal, write, delete, follow or leases: see 'scripts/lab help'" ;;
+    *) wrong "registry stop, start, wipe, save, restore, write, delete, follow or leases: see 'scripts/lab help'" ;;
     esac
 }
 
-# Nothing is left of what it held, users neither.
+# Stopped, and nothing is left of what it held, users neither.
 registry_empty() {
+    registry_stop
     rm -rf "$STATE/registry/data"
     mkdir "$STATE/registry/data"
     sed -i '/^ETCDCTL_USER=/d' "$STATE/registry/environment"
-}
-
-registry_file() {
-    [ $# -eq 1 ] || wrong "registry save and restore take the name of a file"
-    readlink -m "$1"
-}
-
-# Whatever the nodes named send to the registry's host is lost there; every node's without a name.
-registry_cut() {
-    local node family nodes=("${@##*node}")
-    [ $# -gt 0 ] || mapfile -t nodes < <(node_numbers)
-    {
-        echo 'table inet lab { chain input { type filter hook input priority 0; }; }'
-        for node in "${nodes[@]}"; do
-            for family in $(outside); do
-                echo "add rule inet lab input ip${family#4} saddr $(underlay_address "$node" "$family") drop"
-            done
-        done
-    } | registry_in nft -f -
 }
 
 # registry_write NODE [MAC]: what flanneld would write of a kernel node of that number, whether it is there or not.
@@ -149,21 +116,23 @@ registry_nodes() {
 
 # The options of the agent of node $1, one a line.
 registry_options() {
-    echo "--registry"
-    echo "$REGISTRY"
-    echo "--iface"
-    echo eth0
+    printf '%s\n' --registry "$REGISTRY" --iface eth0
     "${REGISTRY}_options" "$1"
 }
 
-# The registry's address for nodes and certificates, in the form of a URL's host.
-registry_host() {
+# Its addresses, in the form of a URL's host.
+registry_hosts() {
     local family
-    family=$(outside)
-    case ${family%% *} in
-    4) underlay_address "$REGISTRY_HOST" 4 ;;
-    6) echo "[$(underlay_address "$REGISTRY_HOST" 6)]" ;;
-    esac
+    for family in $(outside); do
+        if [ "$family" = 4 ]; then underlay_address "$REGISTRY_HOST" 4; else echo "[$(underlay_address "$REGISTRY_HOST" 6)]"; fi
+    done
+}
+
+# The one for nodes and certificates.
+registry_host() {
+    local first
+    read -r first < <(registry_hosts)
+    echo "$first"
 }
 
 # What flanneld's VXLAN backend publishes of a kernel node's device of a family.

@@ -6,31 +6,32 @@
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 # shellcheck source=scripts/tests.d/tools/faults.sh
 . "$TOOLS/faults.sh"
+# shellcheck source=scripts/tests.d/tools/registry.sh
+. "$TOOLS/registry.sh"
 
-SUBNETS=()
-for FAMILY in "${FAMILIES[@]}"; do
-    if [ "$FAMILY" = 4 ]; then SUBNETS+=(10.244.1.0/24); else SUBNETS+=(fd00:10:244:1::/64); fi
-done
-
-# kube VERB...: see scripts/lab.d/kube_nodes.py.
-kube() {
-    in_ns registry python3 "$SCRIPTS/lab.d/kube_nodes.py" http://192.0.2.252:6443 "$@"
+# As a server refuses a change of its podCIDR: made anew, as it was without.
+unassign() {
+    api DELETE /node1 >/dev/null
+    api POST '' "$(jq '{apiVersion, kind, metadata: (.metadata | {name, labels, annotations})}' <<<"$NODE")" >/dev/null
 }
 
-services() {
-    for NODE in "${TARTAN[@]}"; do service_pid "$NODE"; done
+assign() {
+    api PATCH /node1 "$(jq '{spec: (.spec | {podCIDR, podCIDRs})}' <<<"$NODE")" >/dev/null
 }
 
-BEFORE=$(services)
+NODE=$(api GET /node1)
+BEFORE=$(agents "${TARTAN[@]}")
 OTHERS=()
-for NODE in "${TARTAN[@]:1}"; do OTHERS+=("$NODE lease-refused node1|it has no podCIDR"); done
-# To the others node1 is no node now, so it hears nothing of them.
-if [ "${TARTAN_PROBE:-}" != false ]; then for NODE in "${TARTAN[@]:1}"; do OTHERS+=("node1 peer-silent $NODE"); done; fi
-fault "kube unassign node1" "kube add node1 ${SUBNETS[*]}" "node1 leases-refused node1|it has no podCIDR" "${OTHERS[@]}"
+for OTHER in "${TARTAN[@]:1}"; do
+    OTHERS+=("$OTHER lease-refused node1|it has no podCIDR")
+    # To the others node1 is no node now, so it hears nothing of them.
+    if [ "${TARTAN_PROBE:-}" != false ]; then OTHERS+=("node1 peer-silent $OTHER"); fi
+done
+fault unassign assign "node1 leases-refused node1|it has no podCIDR" "${OTHERS[@]}"
 found "${TARTAN[@]}"
 no_more
 found "${TARTAN[@]}"
-equal "services before and after" "$BEFORE" "$(services)"
+same "daemons and addresses" "$BEFORE" "$(agents "${TARTAN[@]}")"
 for POD in pod3 pod5; do
     in_ns pod1 ping -q -c 3 -i 0.1 -W 1 "$(address_of "$POD")" >/dev/null || fail "pod1 does not reach $POD afterwards"
 done

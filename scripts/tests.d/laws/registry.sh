@@ -14,52 +14,17 @@
 . "$TOOLS/registry.sh"
 
 SAVED=$SCRATCH/saved
-# Seconds for datagrams to pass meanwhile.
-AWAY=${FULL:+30}
-
-traffic() {
-    local family
-    answering pod3 pod5
-    for family in "${FAMILIES[@]}"; do
-        steady pod1 pod3 "$family"
-        steady pod3 pod5 "$family"
-    done
-}
-
-# all_nodes SECONDS WHAT CMD...: of each Tartan node, which is the first argument of the command.
-all_nodes() {
-    local node
-    for node in "${TARTAN[@]}"; do until_true "$1" "$node $2" "$3" "$node" "${@:4}" || true; done
-}
 
 # A record that is written now is in force, and one that is deleted no longer.
 followed() {
     registry write 99
-    all_nodes "$BACK_WITHIN" "has what is new, and no problem" follows 99
+    until_true "$BACK_WITHIN" "all nodes have what is new, and no problem" on_all follows 99
     registry delete 99
-    all_nodes "$FOLLOWED_WITHIN" "has seen it go" knows_not 99
+    until_true "$FOLLOWED_WITHIN" "all nodes have seen it go" on_all knows_not 99
 }
 
 follows() {
     knows "$@" && all_well "$1"
-}
-
-stopped() {
-    registry stop
-    all_nodes "$NOTICED_WITHIN" "reports registry-lost" has_problem registry-lost
-    sleep "${AWAY:-1}"
-    registry start
-    followed
-}
-
-# Nothing is withdrawn, though the registry says that there is no node.
-wiped() {
-    local node
-    registry wipe
-    all_nodes 10 "has read it empty" has_problem leases-refused
-    for node in "${TARTAN[@]}"; do equal "peers of $node" 2 "$(agent_json "$node" peers | jq '.peers | length')"; done
-    registry restore "$SAVED"
-    all_nodes "$BACK_WITHIN" "has no problem" all_well
 }
 
 # etcd refuses what is written. A service that starts has its record and writes none; a node that joins says why it has
@@ -76,7 +41,7 @@ full() {
         printf '%s' "$junk" | etcdctl put "/junk/$i" >/dev/null 2>&1 || break
     done
     grep -q NOSPACE <<<"$(etcdctl alarm list)" || fail "etcd has no alarm: $(etcdctl alarm list)"
-    all_nodes "$BACK_WITHIN" "has no problem" all_well
+    until_true "$BACK_WITHIN" "no node has a problem" on_all all_well
     kill -KILL "$(service_pid node2)"
     until_true 5 "a new service on node2" all_well node2
     lab join >"$SCRATCH/join" 2>&1 &
@@ -93,34 +58,25 @@ full() {
     followed
 }
 
-# Without traffic and without the registry: keeper and service together, of a core, once the pauses between attempts
-# have grown.
-costs() {
-    local ran
-    registry stop
-    sleep 15
-    ran=$(agent_time node1)
-    sleep 10
-    ran=$(($(agent_time node1) - ran))
-    measured_at_most "hundredths of a second that node1's agent ran in 10 s without the registry" 20 $ran
-    registry start
-    followed
-}
-
-agent_time() {
-    local ticks
-    ticks=$(awk '{ sub(/.*\) /, ""); sum += $12 + $13 } END { print sum }' \
-        "/proc/$(cat "$LAB_STATE/$1/pid")/stat" "/proc/$(service_pid "$1")/stat")
-    echo $((ticks * 100 / $(getconf CLK_TCK)))
-}
-
 BEFORE=$(agents "${TARTAN[@]}")
 registry save "$SAVED"
-traffic
-stopped
-wiped
+answering pod3 pod5
+for FAMILY in "${FAMILIES[@]}"; do
+    steady pod1 pod3 "$FAMILY"
+    steady pod3 pod5 "$FAMILY"
+done
+registry stop
+until_true 30 "all nodes report registry-lost" on_all has_problem registry-lost
+sleep "${FULL:+3}1"
+registry start
+followed
+# Nothing is withdrawn, though the registry says that there is no node.
+registry wipe
+until_true 10 "all nodes have read it empty" on_all has_problem leases-refused
+for NODE in "${TARTAN[@]}"; do equal "peers of $NODE" 2 "$(agent_json "$NODE" peers | jq '.peers | length')"; done
+registry restore "$SAVED"
+until_true "$BACK_WITHIN" "no node has a problem" on_all all_well
 none_lost 0
-if [ -n "${FULL:-}" ]; then costs; fi
 same "daemons and addresses of all nodes" "$BEFORE" "$(agents "${TARTAN[@]}")"
 if [ -n "${FULL:-}" ] && [ "$REGISTRY" = etcd ]; then
     steady pod1 pod5 4

@@ -3,10 +3,9 @@
 # What laws of a registry share: what it holds, changes by the hand of others, and how nodes follow. Sourced after
 # law.sh or test_case.sh; REGISTRY and INSIDE are those of the lab.
 
-# Seconds within which a node follows a change, is in touch again, and notices that a registry is silent.
+# Seconds within which a node follows a change, and is in touch again.
 FOLLOWED_WITHIN=2
 BACK_WITHIN=5
-NOTICED_WITHIN=30
 declare -A STEADY=()
 
 registry() {
@@ -17,9 +16,12 @@ etcdctl() {
     in_ns registry etcdctl "$@"
 }
 
-# kube VERB...: see scripts/lab.d/kube_nodes.py.
-kube() {
-    in_ns registry python3 "$SCRIPTS/lab.d/kube_nodes.py" http://192.0.2.252:6443 "$@"
+# api METHOD PATH [OBJECT]: what the Kubernetes API server answers; the path is below its Nodes.
+api() {
+    local kind=json
+    if [ "$1" = PATCH ]; then kind=merge-patch+json; fi
+    in_ns registry curl -sS --fail-with-body -m 5 --noproxy '*' -X "$1" -H "content-type: application/$kind" \
+        ${3:+--data "$3"} "http://192.0.2.252:6443/api/v1/nodes$2"
 }
 
 # record_of NUMBER: what the registry holds of the node with that IPv4 address.
@@ -53,13 +55,19 @@ all_well() {
     agent_json "$1" status | jq -e '.problems == []'
 }
 
+# on_all CMD...: with each Tartan node as the first argument.
+on_all() {
+    local node
+    for node in "${TARTAN[@]}"; do "$1" "$node" "${@:2}" || return 1; done
+}
+
 # agents NODE...: the processes of their agents, keeper and service, and their addresses: no fault of a registry changes
 # them.
 agents() {
-    local node device
+    local node device service
     for node; do
-        device=$(agent_json "$node" status | jq -r .device)
-        echo "$node $(cat "$LAB_STATE/$node/pid") $(service_pid "$node")"
+        read -r device service < <(agent_json "$node" status | jq -r '"\(.device) \(.service_pid)"')
+        echo "$node $(cat "$LAB_STATE/$node/pid") $service"
         ip -n "$PREFIX-$node" -j address show "$device" | jq -r '.[].addr_info[].local'
         cat "$LAB_STATE/$node/run/flannel/subnet.env"
     done
@@ -74,9 +82,9 @@ answering() {
 
 # steady FROM TO FAMILY: 50 datagrams a second and their answers, until `none_lost` ends it.
 steady() {
-    local path="$1 $2 $3" port=$((7200 + ${#STEADY[@]})) address
-    address=$(address_of "$2" "$3")
-    start_in "$1" python3 "$TOOLS/steady.py" send $port "$address" 7100 50 >"$SCRATCH/steady $path"
+    local path="$1 $2 $3"
+    start_in "$1" python3 "$TOOLS/steady.py" send $((7200 + ${#STEADY[@]})) "$(address_of "$2" "$3")" 7100 50 \
+        >"$SCRATCH/steady $path"
     STEADY[$path]=$PID
 }
 
