@@ -1,11 +1,9 @@
 #!/usr/bin/env bash
-# The testbed's Kubernetes API server, compared with the real one: both are asked the same by HTTP and must answer the same,
-# field by field: codes, reasons, events, metadata.
+# The testbed's Kubernetes API server, compared with the real one: both are asked the same by HTTP (tools/apiserver_ask.py)
+# and must answer the same: codes, reasons, events, Nodes.
 #
 # apiserver_oracle.sh PART [record]: `recorded` compares with what the real server of Kubernetes 1.20 answered once
-# (tools/apiserver_http.answers); `real` asks the real server itself, that of scripts/kubernetes, or the one that
-# TARTAN_TEST_KUBECONFIG names, which is asked nothing of compacted revisions and whose Nodes no controller may give subnets
-# to. With `record` it writes the answers anew.
+# (tools/apiserver_answers), `real` asks that of scripts/kubernetes; with `record` it writes the answers anew.
 # needs: scripts/kubernetes
 # case: recorded
 # full: real
@@ -14,46 +12,40 @@
 # shellcheck source=scripts/tests.d/tools/apiserver.sh
 . "$TOOLS/apiserver.sh"
 
-RECORD=$TOOLS/apiserver_http.answers
-COMPACT=$SCRATCH/compact
-[ -z "${TARTAN_TEST_KUBECONFIG:-}" ] || COMPACT=-
+ANSWERS=$TOOLS/apiserver_answers
 
-# ask FILE CMD...: what the server answers that apiserver_http.py, whose arguments these are, asks.
+# ask FILE CMD...: what a server answers, by apiserver_ask.py and its arguments.
 ask() {
-    timeout 120 "${@:2}" >"$1" || fail "not everything could be asked: see $1"
+    timeout 120 "${@:2}" <"$ANSWERS" >"$1" || fail "not everything could be asked: the last was $(tail -n 1 "$1")"
 }
 
-# compare WHAT EXPECTED FOUND
-compare() {
-    local answer
-    if answer=$(python3 "$TOOLS/apiserver_compare.py" "$2" "$3"); then say "compared with $1: $answer"; else fail "compared with $1: $answer"; fi
+# proxy PORT KUBECONFIG: leads there, in the control plane's namespace.
+proxy() {
+    start_in control kubectl --kubeconfig "$2" proxy --port "$1" >/dev/null
+    until_true 10 "a proxy" is_bound control tcp "$1"
 }
 
-against_real() {
-    local compact=$SCRATCH/compact-real
-    if [ "$COMPACT" = - ]; then
-        REAL_CONFIG=$TARTAN_TEST_KUBECONFIG
-        compact=-
-    else
-        real_server
-    fi
+ask_real() {
+    real_server
     real kubectl apply -f "$DEPLOY/rbac.yaml"
     real "$DEPLOY/make-kubeconfig" --output "$SCRATCH/account" --duration 3600
-    if [ "$compact" != - ]; then
-        # Both of them write to Nodes.
-        cluster stop control kube-scheduler
-        cluster stop control kube-controller-manager
-    fi
-    ask "$SCRATCH/real" real "$YAML_PYTHON" "$TOOLS/apiserver_http.py" "$REAL_CONFIG" "$SCRATCH/account" "$compact"
-    compare "the real server" "$SCRATCH/real" "$SCRATCH/found"
-    if [ "$1" = record ]; then cp "$SCRATCH/real" "$RECORD"; fi
-    [ "$compact" != - ] || real kubectl delete --wait=false -f "$DEPLOY/rbac.yaml"
+    # Both of them write to Nodes.
+    cluster stop control kube-scheduler
+    cluster stop control kube-controller-manager
+    proxy 8091 "$REAL_CONFIG"
+    proxy 8092 "$SCRATCH/account"
+    ask "$SCRATCH/real" real "$YAML_PYTHON" "$TOOLS/apiserver_ask.py" http://127.0.0.1:8091 http://127.0.0.1:8092 \
+        "$(sed -n 's/^ *token: //p' "$SCRATCH/account" | tr -d '"')" "$COMPACT_REAL"
+    if [ "$1" = record ]; then cp "$SCRATCH/real" "$ANSWERS"; fi
 }
 
 test_server
-ask "$SCRATCH/found" "$YAML_PYTHON" "$TOOLS/apiserver_http.py" "$SCRATCH/kubeconfig" "$SCRATCH/kubeconfig-token" "$COMPACT"
-case ${1:-} in
-recorded) compare "the record" "$RECORD" "$SCRATCH/found" ;;
-real) against_real "${2:-}" ;;
-*) die "recorded or real?" ;;
-esac
+URL=$(cat "$SCRATCH/url")
+ask "$SCRATCH/found" "$YAML_PYTHON" "$TOOLS/apiserver_ask.py" "$URL" "$URL" restricted \
+    "curl -fsS -m 10 -X POST $URL/test/compact"
+EXPECTED=$ANSWERS
+if [ "$1" = real ]; then
+    ask_real "${2:-}"
+    EXPECTED=$SCRATCH/real
+fi
+same "answers" "$(cat "$EXPECTED")" "$(cat "$SCRATCH/found")"

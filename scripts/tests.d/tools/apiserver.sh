@@ -1,16 +1,21 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2034 # The tests use what it sets.
 # Kubernetes API servers for tests: the testbed's own, and the real one of scripts/kubernetes with Tartan's service account.
 # Sourced after test_case.sh.
 
 TEST_SERVER=$(dirname "$LOAD")/tartan-test-apiserver
-# shellcheck disable=SC2034 # The tests use it.
 DEPLOY=$(readlink -f "$SCRIPTS/../deploy/kubernetes")
 # Whom rbac.yaml gives rights to.
 ACCOUNT=system:serviceaccount:tartan-system:tartan
 RIGHTS="get pods,get nodes,list nodes,watch nodes,patch nodes/status"
 # A Python that has python3-yaml, whatever comes first in PATH.
-# shellcheck disable=SC2034
 YAML_PYTHON=/usr/bin/python3
+REAL_CONFIG=$LAB_STATE/control/admin.kubeconfig
+# Lets the real server forget what was before the revision $1.
+COMPACT_REAL="set -e
+'$SCRIPTS/kubernetes' exec --prefix '$PREFIX' control -- env ETCDCTL_API=3 etcdctl compact \"\$1\"
+'$SCRIPTS/kubernetes' stop --prefix '$PREFIX' control kube-apiserver
+'$SCRIPTS/kubernetes' start --prefix '$PREFIX' control kube-apiserver"
 
 # The testbed's server, with a user of flannel's rights: $SCRATCH/url, and kubeconfig, kubeconfig-token, kubeconfig-as.
 test_server() {
@@ -18,12 +23,6 @@ test_server() {
     "$TEST_SERVER" --kubeconfig "$SCRATCH" --token "restricted=$ACCOUNT:$RIGHTS" --token "=system:admin:*" >"$SCRATCH/url" &
     STARTED+=("$!")
     until_true 5 "the test server's URL" test -s "$SCRATCH/url" || die "no test server"
-    cat >"$SCRATCH/compact" <<TEXT
-#!/usr/bin/env python3
-import urllib.request
-urllib.request.urlopen(urllib.request.Request("$(cat "$SCRATCH/url")/test/compact", method="POST"), timeout=10)
-TEXT
-    chmod +x "$SCRATCH/compact"
 }
 
 cluster() {
@@ -35,33 +34,17 @@ real_server() {
     cluster down >/dev/null
     trap cluster_down EXIT
     cluster up --control-plane-only --nodes 1 >/dev/null || die "no control plane"
-    REAL_CONFIG=$LAB_STATE/control/admin.kubeconfig
-    cat >"$SCRATCH/compact-real" <<TEXT
-#!/usr/bin/env bash
-set -e
-"$SCRIPTS/kubernetes" exec --prefix "$PREFIX" control -- env ETCDCTL_API=3 etcdctl compact "\$1"
-"$SCRIPTS/kubernetes" stop --prefix "$PREFIX" control kube-apiserver
-"$SCRIPTS/kubernetes" start --prefix "$PREFIX" control kube-apiserver
-TEXT
-    chmod +x "$SCRATCH/compact-real"
 }
 
-# Where the real server is within reach, and as its administrator: the namespace of its own cluster, or here.
+# Where the real server is within reach, and as its administrator.
 real() {
-    if [ -n "${TARTAN_TEST_KUBECONFIG:-}" ]; then
-        KUBECONFIG=$TARTAN_TEST_KUBECONFIG "$@"
-    else
-        ip netns exec "$PREFIX-control" env KUBECONFIG="$REAL_CONFIG" "$@"
-    fi
+    ip netns exec "$PREFIX-control" env KUBECONFIG="$REAL_CONFIG" "$@"
 }
 
 cluster_down() {
-    local code=$? log=$LAB_STATE/control/kube-apiserver.log
+    local code=$?
     set +e
-    if [ -s "$log" ] && { [ "$code" != 0 ] || [ "$FAILURES" != 0 ]; }; then
-        echo "--- the end of $log"
-        tail -n 15 "$log"
-    fi
+    if [ "$code" != 0 ] || [ "$FAILURES" != 0 ]; then tail -n 15 "$LAB_STATE/control/kube-apiserver.log"; fi
     cluster down || fail "the census after 'kubernetes down'"
     # `finish` takes the exit code of what was before.
     (exit "$code")
