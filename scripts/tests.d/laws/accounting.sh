@@ -20,12 +20,7 @@ PORT=7000
 OVERLOAD=20000
 if [ -n "${FULL:-}" ]; then OVERLOAD=1000000; fi
 # Bytes: no datagram may be cut on the way.
-SMALL=64
-LARGE=1300
-
-host_end() {
-    ip -n "$PREFIX-$1" -j route get "$(address_of "$2")" | jq -r '.[0].dev'
-}
+SMALL=64 LARGE=1300
 
 # One count of every station on the way.
 stations() {
@@ -124,7 +119,8 @@ in_ns node1 ethtool -K eth0 tx-udp-segmentation off >/dev/null
 in_ns node2 ethtool -K eth0 gro off >/dev/null
 agents_with "${OPTIONS[@]}"
 TYPE=$(agent_json node1 status | jq -r .device_type)
-VETH1=$(host_end node1 pod1) VETH3=$(host_end node2 pod3)
+VETH1=$(ip -n "$PREFIX-node1" -j route get "$(address_of pod1)" | jq -r '.[0].dev')
+VETH3=$(ip -n "$PREFIX-node2" -j route get "$(address_of pod3)" | jq -r '.[0].dev')
 # What the kernel path does not carry is the same without it.
 if [ -z "${FULL:-}" ] && kernel_path_carries; then FAMILIES=(4); fi
 for FAMILY in "${FAMILIES[@]}"; do

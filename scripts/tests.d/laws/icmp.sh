@@ -14,14 +14,12 @@
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 # Bytes of outer packet that the underlay carries to node3, and to node2.
-WIDE=1500
-NARROW=1400
+WIDE=1500 NARROW=1400
 # A datagram of 1,472 bytes is an IPv4 packet of 1,500.
 LARGE=1472
 # What a node counts of a datagram that it answers with an error.
 ANSWERED='"received":1,"originated":1,"delivered":1'
 PASSED='{"received":1,"sent":1}'
-declare -A KNOWN
 
 # The addresses of a family, the errors that its senders get, and sizes.
 setting() {
@@ -78,11 +76,6 @@ knows_path() {
     return 1
 }
 
-# learned POD ADDRESS: the MTU of the path that its kernel knows.
-learned() {
-    ip -n "$PREFIX-$1" -j "-$FAMILY" route get "$2" | jq '.[0].metrics[0].mtu // 0'
-}
-
 # The next datagram is cut by Tartan; over IPv6, where none but the sender may cut, it is reported to its sender, and
 # what follows is cut by the sender's kernel.
 first_datagrams() {
@@ -122,17 +115,19 @@ in_ns mallory nft 'table inet fragments { chain forward { type filter hook forwa
 REPAIRS=$(agent_json node1 status | jq .repairs)
 for ONE in "${FAMILIES[@]}"; do
     setting "$ONE"
-    CARRIER=$(carrier "$FAMILY" "$OUTSIDE")
     # The first two datagrams over an unknown path are lost at the router, whose second report confirms the first.
-    [ -n "${KNOWN[$CARRIER]:-}" ] || steps node1 step pod1 "$FAR" "$LARGE" 2 cut "" '{"received":4,"sent":4}'
-    KNOWN[$CARRIER]=1
+    [ "$(paths node1 node2)" = "$NARROW $WIDE" ] ||
+        steps node1 step pod1 "$FAR" "$LARGE" 2 cut "" '{"received":4,"sent":4}'
     until_true 5 "node1 learns of the path" knows_path
     forget_paths pod1
     steps node1 first_datagrams
     # TCP of pods that do not know the path. node1 does by now, and node2 by the loss of the first large segments.
-    forget_paths pod1 pod3
-    python3 "$TOOLS/bulk.py" flows 1 $((8 << 20)) "pod1,pod3,$FAR" "pod3,pod1,$NEAR" || fail "TCP of IPv$FAMILY"
-    equal "path MTU that pods learned" "$NARROW_MTU $NARROW_MTU" "$(learned pod1 "$FAR") $(learned pod3 "$NEAR")"
+    for WAY in "pod1,pod3,$FAR" "pod3,pod1,$NEAR"; do
+        forget_paths pod1 pod3
+        python3 "$TOOLS/bulk.py" flows 1 $((8 << 20)) "$WAY" || fail "TCP of $WAY"
+        equal "path MTU that ${WAY%%,*} learned" "$NARROW_MTU" \
+            "$(ip -n "$PREFIX-${WAY%%,*}" -j "-$FAMILY" route get "${WAY##*,}" | jq '.[0].metrics[0].mtu // 0')"
+    done
     equal "path MTU of node1 and node2" "$NARROW $WIDE $NARROW $WIDE" "$(paths node1 node2) $(paths node2 node1)"
     steps node1 of_all_senders
     steps node2 step pod3 "$NEAR" "$LARGE" 1 cut pod1 "$PIECES"

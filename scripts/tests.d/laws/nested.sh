@@ -22,7 +22,7 @@ inside() {
     if [ "$FAMILY" = 4 ]; then echo "10.244.$1.$2"; else echo "fd00:10:244:$1::$2"; fi
 }
 
-# nests WHAT FROM NODE TO VICTIM [KEY=VALUE...]: a case of forgeries.py. FROM sends to TO what a node would take for a
+# nests WHAT FROM NODE TO VICTIM [KEY=VALUE...]: a case of forge.py. FROM sends to TO what a node would take for a
 # packet to the pod VICTIM, of a pod of node3 if the keys do not say otherwise. It is counted at NODE.
 nests() {
     printf '%s\tnode%s\tforged_encapsulation\t%s\t%s\n' "$2" "$3" "$1, to $4" "to=$4 formats=udp,vxlan

@@ -9,8 +9,7 @@ PORT=7000
 # Of each format; a number that no other count of this law is.
 COUNT=37
 
-# forged HOST REASON WHAT [KEY=VALUE...]: a case of forgeries.py, which goes to node1. REASON "delivered" means just
-# that.
+# forged HOST REASON|delivered WHAT [KEY=VALUE...]: a case of forge.py, which goes to node1.
 forged() {
     printf '%s\tnode1\treceived+%s\t%s, IPv%s over IPv%s\t%s\n' "$1" "$2" "$3" "$FAMILY" "$OUTER" "$ORDER ${*:4}"
 }
@@ -23,9 +22,8 @@ forge_as() {
     # Where IPv6 does not go by udp nothing more is asked of it.
     FORMATS=udp,vxlan
     if [ "$1$BACKEND" = 6vxlan ]; then FORMATS=vxlan; fi
-    ORDER="to=$(underlay_of node1 "$2") formats=$FORMATS count=$COUNT port=$PORT source=$(address_of pod3 "$1")
-        destination=$POD1 source_mac=$(vtep_mac_of node2 "$1") destination_mac=$MAC1"
-    ORDER=${ORDER//$'\n'/}
+    ORDER="to=$(underlay_of node1 "$2") formats=$FORMATS count=$COUNT port=$PORT source=$(address_of pod3 "$1")"
+    ORDER+=" destination=$POD1 source_mac=$(vtep_mac_of node2 "$1") destination_mac=$MAC1"
     SUBNET=10.244. HOST=. MALLORY=192.0.2.250 OTHER=0x86dd BAD_PACKET=00112233445566778899aabbccddeeff00112233
     BEYOND=("loopback 127.0.0.1" "link-local 169.254.1.1" "multicast 224.0.0.1" "broadcast 255.255.255.255"
         "an unassigned address 203.0.113.7")
@@ -103,20 +101,18 @@ seen() {
     tcpdump -nqr "$SCRATCH/$1" "${@:2}" 2>/dev/null
 }
 
-sink pod1 "$PORT"
 # Whatever else node1 says meanwhile would be an answer to a forger: but ARP, neighbour discovery and group reports,
 # what it says to its registry, and probes of its peers (encap/src/probe.rs).
 capture net node1 "$SCRATCH/replies" -Q in '(ip or ip6) and not tcp and not ip6[6] = 0' \
     and not '(icmp6 and (ip6[40] = 135 or ip6[40] = 136))' \
     and not '(greater 90 and (udp[28:2] = 0x88b5 or udp[8:4] = 0x545254))' \
     and not '(greater 90 and ip6[6] = 17 and (ip6[68:2] = 0x88b5 or ip6[48:4] = 0x545254))'
-CAPTURES=("$PID")
 capture node1 tartan0 "$SCRATCH/tartan0"
-CAPTURES+=("$PID")
 # With flows in the kernel path what a peer may say reaches the pod past tartan0: there what arrives at the pod is
 # looked at.
 capture pod1 eth0 "$SCRATCH/eth0" -Q in '(ip or ip6)' and not icmp6
-CAPTURES+=("$PID")
+CAPTURES=("${STARTED[@]}")
+sink pod1 "$PORT"
 forgeries "$(every_case)"
 for PID in "${CAPTURES[@]}"; do stop "$PID" INT; done
 equal "datagrams that reached the pod" "$RIGHTFUL" "$(sunk pod1 .count)"

@@ -1,15 +1,13 @@
 #!/usr/bin/env bash
 # Pods talk with pods of every other node: ping, UDP and TCP of every payload size near a boundary, and traceroute,
-# which shows an address of each node on the way. Much over several TCP flows at once arrives as it was sent, one way
-# and the other; every worker has its share, and no offload is given up. A datagram boundary is the application's: a pod
-# behind the kernel's VXLAN device sends 1,200 x 10 bytes in one UDP_SEGMENT call, and ten datagrams of 1,200 bytes
-# arrive, and the other way too. With a payload that looks like VXLAN datagrams wherever a wrong cut could fall, nothing
-# else arrives.
+# which shows an address of each node on the way. Much over several TCP flows at once arrives as it was sent, both ways;
+# every worker has its share, and no offload is given up. A datagram boundary is the application's: 1,200 x 10 bytes of
+# one UDP_SEGMENT call arrive as ten datagrams, from and to a pod behind the kernel's VXLAN device; with a payload that
+# looks like VXLAN datagrams wherever a wrong cut could fall, nothing else arrives.
 #
 # In some labs what crosses the wire of node1 meanwhile is captured, at the bridge: it is flannel's format to the bit,
 # raw IP in UDP 8285, or VXLAN on 8472 with the I flag alone, VNI 1 and a right outer checksum that is not zero; no
-# outer fragment, nothing else at all but the underlay's own neighbour discovery. With both families inside and outside
-# each keeps to its own.
+# outer fragment, nothing but the underlay's own neighbour discovery. Each of two families keeps to its own.
 # seconds: 900
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
@@ -26,10 +24,7 @@ if [ "${TARTAN_PROBE:-}" != false ] || [ "$UNDERLAY" = no-tunnel ]; then CAPTURE
 
 # all_of POD...: their addresses.
 all_of() {
-    local pod family
-    for pod; do
-        for family in "${FAMILIES[@]}"; do address_of "$pod" "$family"; done
-    done | paste -sd ,
+    awk -v pods=" $* " 'index(pods, " " $1 " ") { for (i = 3; i <= NF; i++) print $i }' "$LAB_STATE/pods" | paste -sd ,
 }
 
 # Each node on the way answers with an address of its own: of the underlay, or its tunnel's.

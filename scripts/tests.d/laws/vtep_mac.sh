@@ -22,8 +22,7 @@ device_has() {
 }
 
 lease_has() {
-    sed "s/$OLD_MAC\|$NEW_MAC/$1/" "$LIST" >"$SCRATCH/nodes.toml"
-    cat "$SCRATCH/nodes.toml" >"$LIST"
+    sed -i "s/$OLD_MAC\|$NEW_MAC/$1/" "$LIST"
 }
 
 # shows MAC: after a packet of node3 the problem names node and both MACs; or, with null, there is none.

@@ -29,8 +29,6 @@ from sizes import request
 from spaces import Findings, inside, soon, workers
 
 PORT = 5004
-# A send that returns the error of an earlier datagram sends nothing, and the next one does.
-ATTEMPTS = 100
 # linux/in.h, linux/in6.h, linux/errqueue.h: level, MTU_DISCOVER, its values for df and cut, RECVERR.
 OPTIONS = {socket.AF_INET: (socket.IPPROTO_IP, 10, {"df": 3, "cut": 5}, 11),
            socket.AF_INET6: (socket.IPPROTO_IPV6, 23, {"df": 3, "cut": 0}, 25)}
@@ -55,7 +53,8 @@ class Sender:
         self.socket.setsockopt(level, self.errors, 1)
 
     def send(self, size):
-        for _ in range(ATTEMPTS):
+        # One that returns the error of an earlier datagram sends nothing, and the next one does.
+        for _ in range(100):
             with contextlib.suppress(OSError):
                 return self.socket.sendto(request(size), (self.address, PORT))
         return self.told.append("refused")

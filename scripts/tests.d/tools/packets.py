@@ -42,18 +42,15 @@ def mac(text):
     return bytes.fromhex(text.replace(":", ""))
 
 
-def ipv4_header(source, destination, protocol, length):
-    header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + length, 0, 0, 64, protocol, 0) + source + destination
-    return header[:10] + struct.pack("!H", checksum(header)) + header[12:]
-
-
 def ipv6_header(source, destination, protocol, length):
     return struct.pack("!IHBB", 6 << 28, length, protocol, 64) + source + destination
 
 
 def ip_packet(source, destination, protocol, payload):
-    header = ipv4_header if len(source) == 4 else ipv6_header
-    return header(source, destination, protocol, len(payload)) + payload
+    if len(source) == 16:
+        return ipv6_header(source, destination, protocol, len(payload)) + payload
+    header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(payload), 0, 0, 64, protocol, 0) + source + destination
+    return header[:10] + struct.pack("!H", checksum(header)) + header[12:] + payload
 
 
 def udp_packet(source, destination, sport, dport, payload):

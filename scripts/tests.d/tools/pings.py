@@ -22,8 +22,6 @@ from packets import ICMP, ICMPV6, checksum, family
 
 # Protocol, and types of RFC 792 and RFC 4443: request, answer.
 ECHO = {socket.AF_INET: (ICMP, 8, 0), socket.AF_INET6: (ICMPV6, 128, 129)}
-# Of asm-generic/socket.h, which Python does not name.
-SO_RCVBUFFORCE = 33
 
 
 def message(kind, sequence, size):
@@ -37,7 +35,7 @@ def main(address, count, interval, patience, size=48):
     line = socket.socket(family(address), socket.SOCK_RAW, protocol)
     line.connect((address, 0))
     # What arrives while this program waits for a core; without the bound of net.core.rmem_max.
-    line.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
+    line.setsockopt(socket.SOL_SOCKET, 33, 1 << 22)  # SO_RCVBUFFORCE
     sent, damaged, answers, due = 0, 0, collections.Counter(), time.monotonic()
     while sent < count or len(answers) < count and time.monotonic() < due:
         now = time.monotonic()

@@ -60,35 +60,22 @@ def serve(address):
 
 def ask(address, sizes):
     """How many sizes were not answered right."""
-    stream = connect(address, TCP_PORT)
-    client = socket.socket(family(address), socket.SOCK_DGRAM)
+    stream, client, wrong = connect(address, TCP_PORT), socket.socket(family(address), socket.SOCK_DGRAM), []
     client.connect((address, UDP_PORT))
-    client.settimeout(PATIENCE)
     stream.settimeout(PATIENCE)
+    client.settimeout(PATIENCE)
     answers = stream.makefile("rb")
-
-    def over_udp(size):
-        client.send(request(size))
-        return client.recv(65536)
-
-    def over_tcp(size):
-        stream.sendall(size.to_bytes(4) + request(size))
-        return answers.read(size)
-
-    return wrong_of(f"UDP to {address}", sizes, over_udp) + wrong_of(f"TCP to {address}", sizes, over_tcp)
-
-
-def wrong_of(what, sizes, exchange):
-    wrong = []
     for size in sizes:
         try:
-            if exchange(size) != answer(size):
+            client.send(request(size))
+            stream.sendall(size.to_bytes(4) + request(size))
+            if not client.recv(65536) == answers.read(size) == answer(size):
                 wrong.append(f"  {size} bytes: wrong answer")
         except OSError as error:
             wrong.append(f"  {size} bytes: {error}")
         if len(wrong) >= 5:
             break
-    print(f"{what}: {len(sizes)} sizes, {len(wrong)} wrong", *wrong, sep="\n")
+    print(f"{address}: {len(sizes)} sizes, {len(wrong)} wrong", *wrong, sep="\n")
     return len(wrong)
 
 
