@@ -6,10 +6,10 @@ that plan() makes; and the routes of client and nodes to them.
 STATE is the lab's directory, MOVED 1 where the Service `moving` has its other endpoint, CLUSTER the pods' network of a
 family. Writes the Services as STATE/services.FAMILY, a list; each is there for TCP and for UDP.
 
-Chains, their names, their order and what each decides follow Kubernetes: pkg/proxy/iptables/proxier.go, with the name of
-the Service alone for a remark, and pkg/proxy/nftables/proxier.go of 1.36, in which a hairpin is known by a set of
-connections, not by a mark, and an endpoint has a chain of its own for affinity alone. Node ports are open at every address
-of the node (--nodeport-addresses 0.0.0.0/0 and ::/0; without it nftables mode has them at the primary address alone).
+Chains, their names, their order and what each decides follow Kubernetes: pkg/proxy/iptables/proxier.go, with the name
+of the Service alone for a remark, and pkg/proxy/nftables/proxier.go of 1.36, in which a hairpin is known by a set of
+connections, not by a mark, and an endpoint has a chain of its own for affinity alone. Node ports are open at every
+address of the node (--nodeport-addresses 0.0.0.0/0 and ::/0; by default nftables mode has them at the primary alone).
 """
 
 import base64

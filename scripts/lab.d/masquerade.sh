@@ -4,8 +4,7 @@
 
 masquerade_only() {
     parse_prefix "$@"
-    [ ${#REST[@]} -eq 1 ] || wrong "masquerade is on or off: scripts/lab masquerade on"
-    one_of masquerade "${REST[0]}" on off >/dev/null
+    one_of masquerade "${REST[*]}" on off >/dev/null
     load_settings
     need_tools iptables-nft-restore ip6tables-nft-restore
     masquerade "${REST[0]}"
@@ -39,7 +38,8 @@ masquerade() {
 # What flanneld writes in iptables mode (pkg/trafficmngr/iptables/iptables.go): the forward rules always, the
 # others with --ip-masq. $1 node, $2 family, $3 on or off
 flannel_rules() {
-    local network subnet groups=224.0.0.0/4 program=iptables-nft space=$PREFIX-node$1 jump='-A' to=FLANNEL-POSTRTG
+    local network subnet groups=224.0.0.0/4 program=iptables-nft space=$PREFIX-node$1
+    local jump='-A' to=FLANNEL-POSTRTG random=--random-fully
     network=$(cluster_network "$2")
     subnet=$(pod_subnet "$1" "$2")
     if [ "$2" = 6 ]; then groups=ff00::/8 program=ip6tables-nft; fi
@@ -55,9 +55,10 @@ COMMIT
 *nat
 :$to - [0:0]
 $jump POSTROUTING -j $to
-$(if [ "$3" = on ]; then printf "\n-A $to %s" "-m mark --mark 0x4000/0x4000 -j RETURN" "-s $subnet -d $network -j RETURN" \
+$(if [ "$3" = on ]; then printf "\n-A $to %s" "-m mark --mark 0x4000/0x4000 -j RETURN" \
+        "-s $subnet -d $network -j RETURN" \
         "-s $network -d $subnet -j RETURN" "! -s $network -d $subnet -j RETURN" \
-        "-s $network ! -d $groups -j MASQUERADE --random-fully" "! -s $network -d $network -j MASQUERADE --random-fully"; fi)
+        "-s $network ! -d $groups -j MASQUERADE $random" "! -s $network -d $network -j MASQUERADE $random"; fi)
 COMMIT
 RULES
 }

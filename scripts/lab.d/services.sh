@@ -8,15 +8,29 @@
 # addresses are 203.0.113.N and 2001:db8:f00::N, to which the client's route leads by the first node, and
 # 203.0.113.(64+N) and 2001:db8:f00:1::N, by the last one. STATE/services.4 and services.6 have them all as JSON.
 
-CLIENT=251
-# The digits of K in an address.
-MOST_SERVED_PODS=250
-
 services() {
-    local family networks=()
-    parse_services "$@"
+    local family networks=() kube_proxy=iptables masquerade=on moved=0 off=
+    parse_prefix "$@"
+    set -- "${REST[@]}"
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --moved) moved=1 ;;
+        --off) off=1 ;;
+        --masquerade | --kube-proxy)
+            [ $# -ge 2 ] || wrong "$1 needs a value"
+            if [ "$1" = --masquerade ]; then
+                masquerade=$(one_of "$1" "$2" on off)
+            else
+                kube_proxy=$(one_of "$1" "$2" iptables nftables)
+            fi
+            shift
+            ;;
+        *) wrong "services does not know '$1': see 'scripts/lab help'" ;;
+        esac
+        shift
+    done
     load_settings
-    if [ -n "$SERVICES_OFF" ]; then
+    if [ -n "$off" ]; then
         services_off
         return
     fi
@@ -27,18 +41,19 @@ services() {
     done
     [ ${#networks[@]} != 0 ] || die "a Service of a family needs pods and nodes of it:" \
         "the lab '$PREFIX' has $INSIDE inside and $OUTSIDE outside"
-    [ $((NODES * PODS)) -le "$MOST_SERVED_PODS" ] ||
-        die "at most $MOST_SERVED_PODS pods can have a Service each, not $((NODES * PODS))"
-    [ -e "/run/netns/$PREFIX-client" ] || underlay_host client "$CLIENT"
-    masquerade "$MASQUERADE"
-    python3 "$LAB_HOME/lab.d/kube_proxy.py" "$STATE" "$KUBE_PROXY" "${MOVED:-0}" "${networks[@]}" ||
+    # The digits of a pod's number in an address.
+    [ $((NODES * PODS)) -le 250 ] || die "at most 250 pods can have a Service each, not $((NODES * PODS))"
+    [ -e "/run/netns/$PREFIX-client" ] || underlay_host client 251
+    masquerade "$masquerade"
+    python3 "$LAB_HOME/lab.d/kube_proxy.py" "$STATE" "$kube_proxy" "$moved" "${networks[@]}" ||
         die "the rules of kube-proxy cannot be written"
-    echo "lab '$PREFIX': Services, masquerade $MASQUERADE, kube-proxy's $KUBE_PROXY mode"
+    echo "lab '$PREFIX': Services, masquerade $masquerade, kube-proxy's $kube_proxy mode"
     for family in "${networks[@]%%=*}"; do
-        printf '  %-12s %s, outside the cluster\n' "$PREFIX-client" "$(underlay_address "$CLIENT" "$family")"
+        printf '  %-12s %s, outside the cluster\n' "$PREFIX-client" "$(underlay_address 251 "$family")"
         jq -r '.[] | [.name[4:], .address, .port, if .node_port > 0 then .node_port else "-" end,
-            if .local then "Local" else "Cluster" end, ([.endpoints[].address] | join(" "))] | @tsv' "$STATE/services.$family" |
-            awk -F '\t' '{ printf "    %-12s %-18s port %s, node port %-6s policy %-8s to %s\n", $1, $2, $3, $4 ",", $5, $6 }'
+            if .local then "Local" else "Cluster" end, ([.endpoints[].address] | join(" "))] | @tsv' \
+            "$STATE/services.$family" | awk -F '\t' '{
+                printf "    %-12s %-18s port %s, node port %-6s policy %-8s to %s\n", $1, $2, $3, $4 ",", $5, $6 }'
     done
 }
 
@@ -57,26 +72,4 @@ services_off() {
         sed -i "/^$PREFIX-client /d" "$STATE/namespaces"
     fi
     rm -f "$STATE"/services.*
-}
-
-parse_services() {
-    MASQUERADE=on KUBE_PROXY=iptables MOVED='' SERVICES_OFF=''
-    parse_prefix "$@"
-    set -- "${REST[@]}"
-    while [ $# -gt 0 ]; do
-        case $1 in
-        --moved) MOVED=1 ;;
-        --off) SERVICES_OFF=1 ;;
-        --masquerade | --kube-proxy)
-            [ $# -ge 2 ] || wrong "$1 needs a value"
-            case $1 in
-            --masquerade) MASQUERADE=$(one_of "$1" "$2" on off) ;;
-            --kube-proxy) KUBE_PROXY=$(one_of "$1" "$2" iptables nftables) ;;
-            esac
-            shift
-            ;;
-        *) wrong "services does not know '$1': see 'scripts/lab help'" ;;
-        esac
-        shift
-    done
 }

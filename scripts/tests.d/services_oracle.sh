@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
-# The law `services` holds where no node runs Tartan: its table is what the kernel's VXLAN device, flannel's rules and kube-proxy's
-# bring about.
-#
-# services_oracle.sh FAMILIES
+# services_oracle.sh FAMILIES: the law `services` holds where no node runs Tartan: its table is what the kernel's VXLAN
+# device, flannel's rules and kube-proxy's bring about.
 # case: v4
 # full: v4
 # full: dual

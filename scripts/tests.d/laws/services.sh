@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Kubernetes Services by kube-proxy's rules, in its iptables and its nftables mode, with masquerade and without: every request
-# is answered, seen and refused as with the kernel's VXLAN device and flannel's rules, the table of tools/services.py: by TCP
-# and UDP, from pods, nodes and outside, at ClusterIPs, external addresses, and node ports at every address of the nodes;
-# 1 MiB each way from pod to Service. UDP flows follow an endpoint that moves. Nothing is dropped, but for what the inbox of a
-# worker had no room for (RingFull): the scheduler kept that worker from its core for longer than FULL_INBOX_WAIT, 25 ms, which
-# is a bar of time: it is printed, and judged with --full alone.
+# Kubernetes Services by kube-proxy's rules, in its iptables and its nftables mode, with masquerade and without: every
+# request is answered, seen and refused as with the kernel's VXLAN device and flannel's rules, the table of services.py:
+# by TCP and UDP, from pods, nodes and outside, at ClusterIPs, external addresses, and node ports at every address of
+# the nodes; 1 MiB each way from pod to Service. UDP flows follow an endpoint that moves. Nothing is dropped. RingFull
+# is only printed, but for --full: a worker that the scheduler keeps from its core for longer than FULL_INBOX_WAIT (25
+# ms, dataplane/src/limits.rs) has no room in its inbox, which is a bar of time.
 #
 #   node1, node2, node3 ══ underlay ══ client, no node of the cluster
 #
@@ -18,11 +18,11 @@
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 mapfile -t NODES < <(awk '{ print $1 }' "$LAB_STATE/nodes")
-# Whose pods and processes ask: in the labs beside vxlan-dual and the oracle's those of node1 alone. A second round of the
-# default run asks by IPv6; by IPv4 vxlan-over-v4 does.
+# Whose pods and processes ask: in the labs beside vxlan-dual and the oracle's those of node1 alone. A second round of
+# the default run asks by IPv6; by IPv4 vxlan-over-v4 does.
 ASKERS=(node1 "${NODES[-1]}")
-# Each a mode of kube-proxy, with or without masquerade. Of two nat chains of one priority packets meet the newer one first:
-# kube-proxy's, and with `last` Tartan's, which is written anew.
+# Each a mode of kube-proxy, with or without masquerade. Of two nat chains of one priority packets meet the newer one
+# first: kube-proxy's, and with `last` Tartan's, which is written anew.
 case ${FULL:+full}:$BACKEND:$KERNEL_PATH in
 full:*)
     ROUNDS=("nftables on" "nftables off" "nftables last" "iptables off" "iptables on" "iptables last")
@@ -34,8 +34,8 @@ full:*)
 esac
 
 # settings NODE RP_FILTER ICMP_RATELIMIT: with masquerade everything is answered by the way it came, and the strictest
-# rp_filter changes nothing. Without it the answer of a node to a pod comes by the overlay, that of a pod to a node past it.
-# A refusal is an ICMP error, of which a host sends few in a second to each other one.
+# rp_filter changes nothing. Without it the answer of a node to a pod comes by the overlay, that of a pod to a node past
+# it. A refusal is an ICMP error, of which a host sends few in a second to each other one.
 settings() {
     ip netns exec "$PREFIX-$1" sysctl -qw "net.ipv4.conf.all.rp_filter=$2" "net.ipv4.icmp_ratelimit=$3" \
         "net.ipv6.icmp.ratelimit=$3"
@@ -59,18 +59,12 @@ COMMANDS
     until_true 10 "pods and nodes serve" grep -q 'all serve' "$SCRATCH/serve"
 }
 
-# written_anew NODE: its table goes, and is put back.
-written_anew() {
-    in_ns "$1" nft delete table inet tartan
-    until_true 5 "$1: the table is back" in_ns "$1" nft list chain inet tartan postrouting
-}
-
 # all_drops: what the workers dropped by reason, and the kernel at their sockets and devices.
 all_drops() {
     local node
     for node in "${TARTAN[@]}"; do
-        agent_json "$node" drops | jq -c --arg node "$node" '[$node, ([.workers[] | .outbound, .inbound | .dropped // {} |
-            to_entries[]] | group_by(.key) | map({(.[0].key): map(.value) | add}) | add),
+        agent_json "$node" drops | jq -c --arg node "$node" '[$node, ([.workers[] | .outbound, .inbound |
+            .dropped | to_entries[]] | group_by(.key) | map({(.[0].key): map(.value) | add}) | add),
             ([.kernel[] | select(.counter | test("drop")).count] | add)]'
     done | paste -sd ' '
 }
@@ -80,10 +74,14 @@ asked() {
     local node before after both
     lab services --masquerade "${2/last/on}" --kube-proxy "$1" >/dev/null
     for node in "${NODES[@]}"; do settings "$node" "$([ "$2" = off ] && echo 0 || echo 1)" 0; done
-    if [ "$2" = last ]; then for node in "${TARTAN[@]}"; do written_anew "$node"; done; fi
+    for node in "${TARTAN[@]}"; do
+        [ "$2" = last ] || break
+        in_ns "$node" nft delete table inet tartan
+        until_true 5 "$node: the table is back" in_ns "$node" nft list chain inet tartan postrouting
+    done
     before=$(all_drops)
     say "kube-proxy's $1 mode, masquerade $2"
-    python3 "$TOOLS/services.py" ask "$1" "${2/last/on}" "${ASKERS[@]}" | tail -n 30 || fail "answers, $1, masquerade $2"
+    python3 "$TOOLS/services.py" ask "$1" "${2/last/on}" "${ASKERS[@]}" | tail -n 30 || fail "answers, $*"
     after=$(all_drops)
     if [ -z "${FULL:-}" ] && [[ $after == *RingFull* ]]; then
         say "dropped by then, which is no failure for RingFull: $before, $after"

@@ -25,8 +25,8 @@ PATIENCE = {"udp": (1.5, 20.0), "tcp": (30.0,)}
 # Exchanges at a time, and of these with much to send: more would fill a server's queue, or a tunnel device's.
 WORKERS = 12
 MUCH = threading.Semaphore(1)
-# Bytes that a socket takes in at once: a worker of Tartan's that waits for its core has no more packets of one pod waiting,
-# and so none beyond the pod's share (OverShare).
+# Bytes that a socket takes in at once: so a worker of Tartan's that waits for its core finds few packets of one pod,
+# and none beyond the pod's share (OverShare).
 WINDOW = 1 << 16
 SERVERS = ((socketserver.ThreadingTCPServer, socketserver.StreamRequestHandler),
            (socketserver.UDPServer, socketserver.DatagramRequestHandler))

@@ -1,5 +1,5 @@
-"""The Services of a lab, asked at every address that they have: who answered, and whom it saw as the client, is compared
-with the table below, of what the kernel's VXLAN device with flannel's rules brings about (services_oracle.sh).
+"""The Services of a lab, asked at every address that they have: who answered, and whom it saw as the client, is as in
+the table below, which is what the kernel's VXLAN device with flannel's rules brings about (services_oracle.sh).
 
     services.py serve                               answers on each pod and node
     services.py ask KUBE_PROXY MASQUERADE NODE...   from the first pod of each NODE, from the node, unbound and bound to
@@ -7,8 +7,8 @@ with the table below, of what the kernel's VXLAN device with flannel's rules bri
     services.py move CMD...                         UDP flows, whose endpoint CMD moves from pod1 to pod5: one that its
                                                     node still tracked would go on to the old one
 
-A Service with several endpoints is asked only where the answer does not depend on chance, and what affinity remembers of
-a client at one address alone.
+A Service with several endpoints is asked only where the answer does not depend on chance, and what affinity remembers
+of a client at one address alone.
 """
 
 import collections
@@ -93,19 +93,18 @@ class Lab:
 
     def __init__(self, family):
         self.family, self.pods, self.nodes = family, {}, {}
-        for pod, node, *addresses in (line.split() for line in (STATE / "pods").read_text().splitlines()):
+        for pod, node, *addresses in map(str.split, (STATE / "pods").open()):
             self.pods[pod] = node, next(one for one in addresses if (":" in one) == (family == 6))
-        for words in (line.split() for line in (STATE / "nodes").read_text().splitlines()):
+        for words in map(str.split, (STATE / "nodes").open()):
             subnet = f"fd00:10:244:{words[0][4:]}::" if family == 6 else f"10.244.{words[0][4:]}."
             tunnel = subnet if family == 6 else subnet + "0"
             self.nodes[words[0]] = {"und": words[family - 2], "tun": tunnel, "bridge": subnet + "1"}
-        places = [*self.pods.items(), *((node, (node, kinds["und"])) for node, kinds in self.nodes.items())]
-        self.places = {name: address for name, (_, address) in places}
+        self.places = self.pods | {node: (node, kinds["und"]) for node, kinds in self.nodes.items()}
         file = STATE / f"services.{family}"
         self.services = json.loads(file.read_text()) if file.exists() else []
-        own = {"port": PORT, "node_port": 0, "local": False, "direct": True}
-        self.services += [own | {"name": f"lab/{address}", "address": address, "endpoints": [{"address": address, "node": node}]}
-                          for _, (node, address) in places]
+        for node, address in self.places.values():
+            own = {"name": f"lab/{address}", "address": address, "endpoints": [{"address": address, "node": node}]}
+            self.services.append(own | {"port": PORT, "node_port": 0, "local": False, "direct": True})
         self.ends = next(iter(self.nodes)), list(self.nodes)[-1]
         self.owners = {address: pod for pod, (_, address) in self.pods.items()}
         self.owners |= {one: f"{node}/{kind}" for node, kinds in self.nodes.items() for kind, one in kinds.items()}
@@ -138,15 +137,10 @@ def cells_by_row():
 
 def row_of(lab, service, endpoints, who, name, here, column):
     """The words that name a row of the table: who asks, the policy, where the endpoint is."""
-    policy = "local" if service["local"] else "cluster"
-    if service.get("direct"):
-        policy = "direct"
-    elif service.get("inside_local"):
-        policy = "inner"
-    elif service["name"] == "lab/ranged-none":
-        policy = "ranged-none"
-    elif service.get("ranges") and not (service["local"] and column == "external" and who in ("pod", "client")):
-        policy = "ranged"
+    ranged = service.get("ranges") and not (service["local"] and column == "external" and who in ("pod", "client"))
+    policy = ("direct" if service.get("direct") else "inner" if service.get("inside_local")
+              else "ranged-none" if service["name"] == "lab/ranged-none" else "ranged" if ranged
+              else "local" if service["local"] else "cluster")
     if not endpoints:
         return who, policy, "none"
     owner, is_here = lab.owners[endpoints[0]["address"]], endpoints[0]["node"] == here
@@ -192,13 +186,15 @@ def questions(lab, rows, who, name, mode):
             yield Question(amount, own, *where, label, owner.split("/")[0], seen)
 
 
-def answered(question, protocol):
+def answered(name, question, protocol):
     size = len(exchange.DATA) if question.kind == "much" else exchange.LITTLE
     given = protocol, *question[1:4], size, PATIENCE if question.kind == "lost" else None
+    times = range(CHANCES if question.kind == "often" else 1)
+    answers = [spaces.inside(name, lambda: exchange.ask(*given)) for _ in times]
     if question.kind != "often":
-        return exchange.ask(*given)
+        return answers[0]
     # What the first question has made the node remember holds for all that follow.
-    servers = {exchange.ask(*given).split(" ")[0] for _ in range(CHANCES)}
+    servers = {answer.split(" ")[0] for answer in answers}
     if not all(server.startswith("pod") for server in servers):
         return f"some of {sorted(servers)}"
     return "one server" if len(servers) == 1 else "several"
@@ -222,11 +218,8 @@ def ask(mode, masquerade, *nodes):
         for who, name in [*clients, ("client", "client")]:
             for question in questions(lab, rows, who, name, mode):
                 key = name, WAITING if question.kind == "lost" else WORKERS
-                if key not in pools:
-                    # setns(2) is about the thread that calls it.
-                    space = f"/run/netns/{spaces.PREFIX}-{name}"
-                    pools[key] = ThreadPoolExecutor(key[1], initializer=spaces.enter, initargs=(space,))
-                todo += [(lab, question, one, pools[key].submit(answered, question, one)) for one in ("tcp", "udp")]
+                pool = pools.setdefault(key, ThreadPoolExecutor(key[1]))
+                todo += [(lab, question, one, pool.submit(answered, name, question, one)) for one in ("tcp", "udp")]
     answers = [(*asked, future.result()) for *asked, future in todo]
     wrong = [text for answer in answers for text in wrong_with(*answer)]
     lost = sum(answer == "timeout" for *_, answer in answers)
@@ -236,7 +229,7 @@ def ask(mode, masquerade, *nodes):
 
 def serve():
     for lab in labs():
-        for name, address in lab.places.items():
+        for name, (_, address) in lab.places.items():
             spaces.inside(name, lambda: exchange.serve(name, PORT, [address]))
     print("all serve", flush=True)
 
