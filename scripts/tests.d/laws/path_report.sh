@@ -8,59 +8,63 @@
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
-WIDE=1500
-# Large enough to be reported of, small enough for the device.
-PING=1350
+# Reports of a path MTU: of each MTU for each PORT, the outer source port of the datagram that is quoted.
+REPORTS='import socket, struct, sys
+from packets import FLANNEL_UDP_PORT, VXLAN_PORT, checksum, family, udp_packet, vxlan
+form, node, peer, source, destination, source_mac, mac, mtus, *ports = sys.argv[1:]
+inner, to, kind = udp_packet(source, destination, 5004, 5004, bytes(1350)), FLANNEL_UDP_PORT, family(node)
+if form == "vxlan":
+    inner, to = vxlan(inner, source_mac, mac), VXLAN_PORT
+six = kind == socket.AF_INET6
+sender = socket.socket(kind, socket.SOCK_RAW, socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP)
+for port in ports:
+    # RFC 1812 section 4.3.2.3 and RFC 4443 section 2.4: bytes of the error. Of ICMPv6 the kernel writes the checksum.
+    quote = udp_packet(node, peer, int(port), to, inner)[: 1280 - 48 if six else 576 - 28]
+    for mtu in map(int, mtus.split(",")):
+        message = struct.pack("!BBHI", 2 if six else 3, 0 if six else 4, 0, mtu) + quote
+        message = message[:2] + struct.pack("!H", 0 if six else checksum(message)) + message[4:]
+        sender.sendto(message, (node, 0))
+print(len(ports) * len(mtus.split(",")))'
 
-# What node1's kernel counted of such errors in a family.
-errors_in() {
+# What node1 has of such errors: what its kernel took of a family, and what it dropped of a pod's.
+errors() {
     local counter=IcmpInDestUnreachs
     if [ "$1" = 6 ]; then counter=Icmp6InPktTooBigs; fi
-    in_ns node1 nstat -asz "$counter" | awk '/^Icmp/ { print $2 }'
+    echo "$(in_ns node1 nstat -asz "$counter" | awk '/^Icmp/ { print $2 }')" "$(agent_json node1 drops |
+        jq '[.kernel[] | select(.counter == "forged_encapsulation").count] | add // 0')"
 }
 
-# What the node dropped of a pod's.
-from_pods() {
-    agent_json node1 drops | jq '[.kernel[] | select(.counter == "forged_encapsulation").count] | add // 0'
-}
-
-# is COUNT CMD...
-is() {
-    [ "$("${@:2}")" = "$1" ]
-}
-
-# forge WHO INNER OUTER MTU,...: one report of each MTU for each port, quoting inner packets of a family.
+# forge WHO INNER OUTER MTU,...: how many reports it sent, quoting inner packets of a family.
 forge() {
     local ports
     mapfile -t ports < <(in_ns node1 ss -Hlun | awk '{ print $4 }' | sed 's/.*://' | sort -un)
-    in_ns "$1" python3 "$TOOLS/forge_report.py" "$BACKEND" "$(underlay_of node1 "$3")" "$(underlay_of node2 "$3")" \
-        "$(address_of pod1 "$2")" "$(address_of pod3 "$2")" "$(vtep_mac_of node1 "$2")" \
-        "$(vtep_mac_of node2 "$2")" "$4" "${ports[@]}"
+    in_ns "$1" env PYTHONPATH="$TOOLS" python3 -c "$REPORTS" "$BACKEND" "$(underlay_of node1 "$3")" \
+        "$(underlay_of node2 "$3")" "$(address_of pod1 "$2")" "$(address_of pod3 "$2")" \
+        "$(vtep_mac_of node1 "$2")" "$(vtep_mac_of node2 "$2")" "$4" "${ports[@]}"
 }
 
+# Large enough to be reported of, small enough for the device.
 pings() {
     equal "large pings of IPv$1 $2" "50 received" \
-        "$(in_ns pod1 python3 "$TOOLS/pings.py" "$(address_of pod3 "$1")" 50 0.002 5 "$PING")"
+        "$(in_ns pod1 python3 "$TOOLS/pings.py" "$(address_of pod3 "$1")" 50 0.002 5 1350)"
 }
 
 prove() {
-    local inner=$1 outer before sent mtus=68,576,626,1000,1400
+    local inner=$1 outer taken dropped sent mtus=68,576,626,1000,1400
     outer=$(carrier "$inner" "$OUTSIDE")
     if [ "$outer" = 6 ]; then mtus=1280,1350,1400; fi
     pings "$inner" beforehand
-    before=$(errors_in "$outer")
+    read -r taken dropped < <(errors "$outer")
     # Twice: a second report is what a first one is confirmed by.
     sent=$(forge mallory "$inner" "$outer" "$mtus")
     pings "$inner" "in between"
     sent=$((sent + $(forge mallory "$inner" "$outer" "$mtus")))
     [ "$sent" -ge 10 ] || fail "only $sent were forged"
-    until_true 5 "node1's kernel takes $sent of IPv$outer" is $((before + sent)) errors_in "$outer" || true
+    until_true 5 "node1's kernel takes $sent of IPv$outer" prints "$((taken + sent)) $dropped" errors "$outer" || true
     pings "$inner" afterwards
-    before=$((before + sent)) dropped=$(from_pods)
-    sent=$(forge pod1 "$inner" "$outer" "$mtus")
-    until_true 5 "$sent from a pod are counted" is $((dropped + sent)) from_pods || true
-    equal "errors of IPv$outer that node1's kernel took" "$before" "$(errors_in "$outer")"
-    equal "path MTU to node2 over IPv$outer" "$WIDE" "$(path_mtu node1 node2 "$outer")"
+    dropped=$((dropped + $(forge pod1 "$inner" "$outer" "$mtus")))
+    until_true 5 "a pod's are counted, not taken" prints "$((taken + sent)) $dropped" errors "$outer" || true
+    equal "path MTU to node2 over IPv$outer" 1500 "$(path_mtu node1 node2 "$outer")"
 }
 
 for FAMILY in "${FAMILIES[@]}"; do prove "$FAMILY"; done
