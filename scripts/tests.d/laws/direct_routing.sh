@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # flannel's DirectRouting in a mixed cluster: a flannel node sends to nodes on its own link past the overlay, and Tartan
-# encapsulates. What comes so is dropped by a strict reverse-path filter, which is an error, and checked by no node, which is a
-# warning: status and log name the flannel nodes. With a loose filter packets pass both ways.
+# encapsulates. What comes so is dropped by a strict reverse-path filter, an error, or checked by no node, which
+# is a warning: status and log name the flannel nodes. With a loose filter packets pass both ways.
 # labs: third=kernel-vxlan outside=dual kernel-path=off
 # last: it starts the agent's service anew
 # shellcheck source=scripts/tests.d/tools/law.sh
@@ -9,23 +9,17 @@
 # shellcheck source=scripts/tests.d/tools/faults.sh
 . "$TOOLS/faults.sh"
 
-# As flanneld with DirectRouting does where a node's address needs no gateway (pkg/backend/vxlan/vxlan_network.go).
-direct_routes() {
-    local node
-    for node in 1 2; do
-        ip -n "$PREFIX-node3" route replace "10.244.$node.0/24" via "192.0.2.$node"
-        ip -n "$PREFIX-node3" -6 route replace "fd00:10:244:$node::/64" via "2001:db8:192::$node"
-    done
+# direct NODE, overlay NODE: node3's routes there, as flanneld's where a node's address needs no gateway (DirectRouting,
+# pkg/backend/vxlan/vxlan_network.go) and else. An IPv6 gateway must not be reached by the other route.
+direct() {
+    in_ns node3 ip route replace "10.244.$1.0/24" via "192.0.2.$1"
+    in_ns node3 ip route replace "fd00:10:244:$1::/64" via "2001:db8:192::$1"
 }
 
-overlay_routes() {
-    local node
-    for node in 1 2; do
-        ip -n "$PREFIX-node3" route replace "10.244.$node.0/24" via "10.244.$node.0" dev flannel.1 onlink
-        # The gateway must not be reached by the other route.
-        ip -n "$PREFIX-node3" -6 route del "fd00:10:244:$node::/64"
-        ip -n "$PREFIX-node3" -6 route add "fd00:10:244:$node::/64" via "fd00:10:244:$node::" dev flannel-v6.1 onlink
-    done
+overlay() {
+    in_ns node3 ip route replace "10.244.$1.0/24" via "10.244.$1.0" dev flannel.1 onlink
+    in_ns node3 ip route del "fd00:10:244:$1::/64"
+    in_ns node3 ip route add "fd00:10:244:$1::/64" via "fd00:10:244:$1::" dev flannel-v6.1 onlink
 }
 
 # reverse_path_filter NODE DEVICE VALUE
@@ -36,25 +30,21 @@ reverse_path_filter() {
 
 # answered FROM TO FAMILY COUNT: so many of three echo requests are.
 answered() {
-    equal "answers from $2 to $1, IPv$3" "$4 received" "$(in_ns "$1" python3 "$TOOLS/pings.py" "$(address_of "$2" "$3")" 3 0.1 1)"
+    equal "answers from $2 to $1, IPv$3" "$4 received" \
+        "$(in_ns "$1" python3 "$TOOLS/pings.py" "$(address_of "$2" "$3")" 3 0.1 1)"
 }
 
-log_says() {
-    grep -q "rp_filter of eth0 is 1" <<<"$(tail -n "+$LINES_BEFORE" "$LAB_STATE/node1/log")"
-}
-
-for DEVICE in all eth0 flannel.1; do
-    reverse_path_filter node3 "$DEVICE" "$([ $DEVICE = all ] && echo 0 || echo 2)"
-done
-reverse_path_filter node1 all 0
+for NODE in node1 node3; do reverse_path_filter "$NODE" all 0; done
+for DEVICE in eth0 flannel.1; do reverse_path_filter node3 "$DEVICE" 2; done
 reverse_path_filter node1 eth0 1
 answered pod5 pod1 4 3
 LINES_BEFORE=$(wc -l <"$LAB_STATE/node1/log")
-fault direct_routes overlay_routes
+for NODE in 1 2; do fault "direct $NODE" "overlay $NODE"; done
 fault "net_conf node1 '.Backend.DirectRouting = true'" "net_conf node1" \
     "node1 direct-routing-filtered node3|rp_filter of eth0 is 1|IPv4|sysctl -w net.ipv4.conf.eth0.rp_filter=2|flannel.1"
 found node1
-until_true 5 "the log says it" log_says
+until_true 5 "the log says it" prints "rp_filter of eth0 is 1" \
+    sh -c "tail -n +$LINES_BEFORE $LAB_STATE/node1/log | grep -om 1 'rp_filter of eth0 is 1'"
 equal "severity, and whether node2 is named" "error false" \
     "$(agent_json node1 status | jq -r '.problems[] | "\(.severity) \(.sentence | contains("node2"))"')"
 answered pod5 pod1 4 0
