@@ -1,109 +1,81 @@
 #!/usr/bin/env python3
 """What metrics.sh asks of pages of metrics and of Prometheus. Prints what is wrong, and fails then.
 
-    metrics.py compare DIRECTORY LIMIT     DIRECTORY has the page and the JSON of status, drops, peers and pods
-    metrics.py targets URL COUNT           Prometheus at URL has scraped so many nodes
-    metrics.py rules URL                   it has evaluated every rule
-    metrics.py dashboard URL FILE          every query of the dashboard has an answer
+    metrics.py compare DIRECTORY           DIRECTORY has the page and the JSON of status, drops, peers and pods
+    metrics.py prometheus URL COUNT FILE   Prometheus at URL has scraped so many nodes and evaluated every rule; each
+                                           query of the dashboard in FILE has an answer
 """
 
 import json
 import re
 import sys
+import urllib.error
 import urllib.parse
 import urllib.request
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
-SAMPLE = re.compile(r'^(\w+)(?:\{(.*)\})? (\S+)$')
+SAMPLE = re.compile(r'^(\w+)(?:\{(.*)\})? (\S+)$', re.MULTILINE)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # Queries whose answer may be empty: what they select need not exist in a lab.
-MAY_BE_EMPTY = re.compile(r'> 0$| < on |worker="kernel-path"|tartan_flow|kernel_path_passed|lost_route|tartan_problems')
-# Dashboards' variables, as Grafana would fill them.
-VARIABLES = {"$__rate_interval": "10s", "$instance": ".*"}
+MAY_BE_EMPTY = re.compile(r'> 0$| < on |"kernel-path"|tartan_flow|kernel_path_passed|lost_route|tartan_problems')
+# What has no labels, and what the command calls it.
+NODE = {"restarts_total": "restarts", "repairs_total": "repairs", "workers": "workers", "tables_version": "snapshot",
+        "underlay_mtu_bytes": "underlay_mtu", "device_mtu_bytes": "device_mtu", "peers": "peers"}
 
 
 def samples(page):
     """The values of each metric, by its labels."""
     found = defaultdict(dict)
-    for line in page.splitlines():
-        if line.startswith("#"):
-            continue
-        name, labels, value = SAMPLE.match(line).groups()
-        key = tuple(value for _, value in LABEL.findall(labels or ""))
-        if key in found[name]:
-            sys.exit(f"{line}: twice")
-        found[name][key] = float(value)
+    for name, labels, value in SAMPLE.findall(page):
+        found[name][tuple(value for _, value in LABEL.findall(labels))] = float(value)
     return found
 
 
-def compare(directory, limit):
-    read = lambda name: json.loads((Path(directory) / name).read_text())
-    page = samples((Path(directory) / "page").read_text())
-    status, drops, peers, pods = (read(name) for name in ("status", "drops", "peers", "pods"))
-    wrong = []
-
-    def equal(what, expected, found):
-        if expected != found:
-            wrong.append(f"{what}: the command prints {expected}, the page {found}")
-
+def by_the_commands(own, status, drops, peers, pods):
+    """The series that the commands' numbers make; `own` are the peers that have series."""
+    series = defaultdict(Counter)
+    members = []
     for worker in drops["workers"]:
         for way in ("outbound", "inbound"):
-            flow = worker[way]
-            for fate in ("received", "originated", "sent", "delivered"):
-                equal(f"{fate} {worker['name']} {way}", flow[fate],
-                      page[f"tartan_{fate}_packets_total"].get((worker["name"], way)))
-            equal(f"probes {worker['name']} {way}", flow["probes"], page["tartan_probe_packets_total"].get((worker["name"], way)))
-            equal(f"held {worker['name']} {way}", flow["held"], page["tartan_held_packets"].get((worker["name"], way)))
-            dropped = page["tartan_dropped_packets_total"]
-            for reason in {row["reason"] for row in drops["reasons"]}:
-                equal(f"{reason} {worker['name']} {way}", flow["dropped"].get(reason, 0),
-                      dropped.get((worker["name"], way, reason)))
-    for key, name in [("sent_packets", "sent_packets"), ("sent_bytes", "sent_bytes"), ("refused", "refused_packets"),
-                      ("received_packets", "received_packets"), ("received_bytes", "received_bytes")]:
-        series = page[f"tartan_peer_{name}_total"]
-        equal(f"{key} of all peers", sum(peer[key] for peer in peers["peers"]), sum(series.values()))
-        if len(series) != min(limit, len(peers["peers"])) + 1:
-            wrong.append(f"{name}: {len(series)} series of {len(peers['peers'])} peers")
-        for peer in peers["peers"]:
-            if (peer["name"],) in series:
-                equal(f"{key} of {peer['name']}", peer[key], series[(peer["name"],)])
-    totals = {(row["direction"], row["reason"]): row["count"] for row in drops["reasons"]}
-    own = {key[0] for key in page["tartan_peer_sent_packets_total"]}
-    drops_agree("peer", page["tartan_peer_dropped_packets_total"], totals,
-                [((peer["name"],) if peer["name"] in own else ("other",), peer["dropped"]) for peer in peers["peers"]], wrong)
-    named = [(pod, *(pod["pod"] or f"/{pod['container']}").rpartition("/")[::2]) for pod in pods["pods"]]
-    drops_agree("pod", page["tartan_pod_dropped_packets_total"], totals,
-                [((namespace, name, pod["ifname"]), pod["dropped"]) for pod, namespace, name in named if pod["traffic"]], wrong)
-    for pod in pods["pods"]:
+            flow, key = worker[way], (worker["name"], way)
+            series["held_packets"][key] = flow["held"]
+            for fate in ("received", "originated", "sent", "delivered", "probes"):
+                series[f"{fate.removesuffix('s')}_packets_total"][key] = flow[fate]
+            for row in drops["reasons"]:
+                series["dropped_packets_total"][*key, row["reason"]] = flow["dropped"].get(row["reason"], 0)
+    for peer in peers["peers"]:
+        key = (peer["name"] if peer["name"] in own else "other",)
+        members.append(("peer", key, peer["dropped"]))
+        for name in ("sent_packets", "sent_bytes", "received_packets", "received_bytes", "refused"):
+            series[f"peer_{name}{'_packets' * (name == 'refused')}_total"][key] += peer[name]
+    for pod in (pod for pod in pods["pods"] if pod["traffic"]):
         namespace, _, name = (pod["pod"] or f"/{pod['container']}").rpartition("/")
-        for key, count in (pod["traffic"] or {}).items():
-            equal(f"{key} of {name}", count, page[f"tartan_pod_{key}_total"].get((namespace, name, pod["ifname"])))
-    for name, key in [("tartan_restarts_total", "restarts"), ("tartan_repairs_total", "repairs"),
-                      ("tartan_workers", "workers"), ("tartan_tables_version", "snapshot"),
-                      ("tartan_underlay_mtu_bytes", "underlay_mtu"), ("tartan_device_mtu_bytes", "device_mtu"),
-                      ("tartan_gathering_on", None), ("tartan_ready", None)]:
-        equal(name, status[key] if key else 1, page[name].get(()))
-    equal("peers", status["peers"], sum(page["tartan_peers"].values()))
-    equal("problems", len(status["problems"]), sum(page["tartan_problems"].values()))
+        members.append(("pod", (namespace, name, pod["ifname"]), pod["dropped"]))
+        for name, count in pod["traffic"].items():
+            series[f"pod_{name}_total"][members[-1][1]] = count
+    for what, key, dropped in members:
+        for way, reasons in dropped.items():
+            # A series of 0 is left out: adding counters does that.
+            series[f"{what}_dropped_packets_total"] += Counter({(*key, way, name): n for name, n in reasons.items()})
+    for metric, key in NODE.items():
+        series[metric][()] = status[key]
+    return series | {"gathering_on": {(): 1}, "ready": {(): 1}, "problems": {(): len(status["problems"])}}
+
+
+def compare(directory):
+    page, *commands = ((Path(directory) / name).read_text() for name in ("page", "status", "drops", "peers", "pods"))
+    page = samples(page)
+    for metric in ("tartan_peers", "tartan_problems"):
+        page[metric] = {(): sum(page[metric].values())}
+    own = {key[0] for key in page["tartan_peer_sent_packets_total"]}
+    wrong = []
+    for metric, series in by_the_commands(own, *map(json.loads, commands)).items():
+        found = page["tartan_" + metric]
+        keys = series.keys() | found.keys() if metric.startswith(("peer_", "pod_dropped")) else series
+        wrong += [f"{metric} {key}: the command prints {series.get(key)}, the page {found.get(key)}"
+                  for key in keys if found.get(key) != series.get(key)]
     return wrong
-
-
-def drops_agree(what, series, totals, members, wrong):
-    """The series of drops of peers or pods are what the command prints of each, and no more than the totals."""
-    expected = defaultdict(float)
-    for labels, dropped in members:
-        for way, by_reason in dropped.items():
-            for reason, count in by_reason.items():
-                expected[(*labels, way, reason)] += count
-    if expected != series:
-        wrong.append(f"drops by {what}: the command prints {dict(expected)}, the page {dict(series)}")
-    if 0 in series.values():
-        wrong.append(f"drops by {what}: a series of 0 is not left out")
-    sums = defaultdict(float)
-    for labels, count in series.items():
-        sums[labels[-2:]] += count
-    wrong.extend(f"{key}: {count} drops by {what}, and {totals.get(key)} of all" for key, count in sums.items() if count > totals.get(key, 0))
 
 
 def ask(url, path, **query):
@@ -111,50 +83,24 @@ def ask(url, path, **query):
         return json.load(answer)["data"]
 
 
-def targets(url, count):
-    active = ask(url, "targets")["activeTargets"]
-    wrong = [f"{one['scrapeUrl']}: {one['health']} {one['lastError']}" for one in active if one["health"] != "up"]
-    scrapes = ask(url, "query", query="count(count_over_time(tartan_build_info[1m]) >= 3)")["result"]
-    if not scrapes or scrapes[0]["value"][1] != str(count):
-        wrong.append(f"three scrapes each of {count} nodes: {scrapes}")
-    return wrong
-
-
-def rules(url):
-    all_rules = [rule for group in ask(url, "rules")["groups"] for rule in group["rules"]]
-    wrong = [f"{rule['name']}: {rule['health']} {rule.get('lastError', '')}" for rule in all_rules if rule["health"] != "ok"]
-    return wrong or ([] if all_rules else ["no rules"])
-
-
-def dashboard(url, file):
-    panels = json.loads(Path(file).read_text())["panels"]
-    queries = [(panel["title"], target["expr"]) for panel in panels for target in panel.get("targets", [])]
-    wrong, empty = [], 0
-    for title, query in queries:
-        for variable, value in VARIABLES.items():
-            query = query.replace(variable, value)
+def prometheus(url, count, file):
+    scraped = ask(url, "query", query="count(count_over_time(tartan_build_info[1m]) >= 3)")["result"]
+    if not scraped or scraped[0]["value"][1] != count:
+        return [f"three scrapes each of {count} nodes: {scraped}"]
+    rules = [rule for group in ask(url, "rules")["groups"] for rule in group["rules"]]
+    wrong = [f"{rule['name']}: {rule.get('lastError')}" for rule in rules if rule["health"] != "ok"]
+    # The dashboard's variables as Grafana would fill them.
+    panels = json.loads(Path(file).read_text().replace("$__rate_interval", "10s").replace("$instance", ".*"))["panels"]
+    queries = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    for query in queries:
         try:
-            result = ask(url, "query", query=query)["result"]
+            if not ask(url, "query", query=query)["result"] and not MAY_BE_EMPTY.search(query):
+                wrong.append(f"{query}: no answer")
         except urllib.error.HTTPError as error:
-            wrong.append(f"{title}: {query}: {error.read().decode()}")
-            continue
-        if not result:
-            empty += 1
-            if not MAY_BE_EMPTY.search(query):
-                wrong.append(f"{title}: {query}: no answer")
-    if not wrong:
-        print(f"{len(queries)} queries of the dashboard are answered, {empty} of them by nothing")
-    return wrong
+            wrong.append(f"{query}: {error.read().decode()}")
+    return wrong if rules and queries else ["no rules, or no queries"]
 
 
-command, *words = sys.argv[1:]
-if command == "compare":
-    found = compare(words[0], int(words[1]))
-elif command == "targets":
-    found = targets(words[0], words[1])
-elif command == "rules":
-    found = rules(words[0])
-else:
-    found = dashboard(*words)
-print("\n".join(found))
-sys.exit(1 if found else 0)
+FOUND = {"compare": compare, "prometheus": prometheus}[sys.argv[1]](*sys.argv[2:])
+print("\n".join(FOUND))
+sys.exit(1 if FOUND else 0)
