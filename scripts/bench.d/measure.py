@@ -1,9 +1,13 @@
 """One measurement at a time. Each returns its figure and what came with it: retransmits, CPU time, losses."""
 
+import contextlib
 import json
 import os
 import re
 import time
+from pathlib import Path
+
+import labs
 
 FIGURES = ("tcp1", "tcp1-back", "tcp8", "tcp8-back", "udp64", "udp1400", "latency", "connect")
 # Measured with --observe, or if named.
@@ -17,26 +21,16 @@ CALM = 5
 
 def now():
     """Seconds that all cores together have worked, and that the host gave to others while a core here had work."""
-    with open("/proc/stat", encoding="ascii") as file:
-        user, nice, system, _idle, _wait, irq, softirq, stolen = (int(word) for word in file.readline().split()[1:9])
+    words = Path("/proc/stat").read_text().split()[1:9]
+    user, nice, system, _idle, _wait, irq, softirq, stolen = map(int, words)
     return (user + nice + system + irq + softirq) / TICKS, stolen / TICKS
 
 
-def taken_since(before):
-    """Per cent of what the machine wanted since `before`, what now() returned, that was taken.
-
-    A share of what was wanted and not of the time, or a run that keeps more cores busy would seem disturbed more often.
-    """
-    work, taken = (after - one for after, one in zip(now(), before))
-    return 100 * taken / max(work + taken, 1 / TICKS)
-
-
 def take(figure, path, seconds, tries=1):
-    """Measures `figure` on `path` for about `seconds`; a dictionary of values, the figure itself among them.
-
-    On a virtual machine it is measured again when the host gave the processors to others meanwhile, up to `tries` times;
-    the first calm one counts, or the calmest, whatever it found. What did not count is kept beside it.
-    """
+    """Measures `figure` on `path` for about `seconds`; a dictionary of values, the figure itself among them. On a
+    virtual machine it is measured again when the host gave the processors to others meanwhile, up to `tries` times; the
+    first calm one counts, or the calmest, whatever it found; the others are kept beside it. The share is of what the
+    machine wanted, not of the time, or a run that keeps more cores busy would seem disturbed more often."""
     found = []
     while len(found) < tries and (not found or found[-1][0] > CALM):
         before = now()
@@ -45,7 +39,8 @@ def take(figure, path, seconds, tries=1):
             values = once(figure, path, seconds)
         finally:
             path.measured(False)
-        found.append((taken_since(before), values))
+        work, taken = (after - one for after, one in zip(now(), before))
+        found.append((100 * taken / max(work + taken, 1 / TICKS), values))
     share, values = min(found, key=lambda one: one[0])
     if figure not in values:
         return {}
@@ -67,16 +62,23 @@ def once(figure, path, seconds):
 
 
 def refused(path, seconds):
-    """Thousands of packets per second that Tartan refuses of a flood by a host that is no node; nothing where there is no Tartan."""
-    count = path.refused(seconds)
-    return {} if count is None else {"refused": count / seconds / 1e3}
+    """Thousands of packets per second that Tartan refuses of a flood by a host that is no node."""
+    if not path.tartan:
+        return {}
+    # The first node of every lab, by scripts/lab.d/addresses.sh.
+    flood = [path.load, "flood", "--to", "192.0.2.1:8472", "--size", "64", "--seconds", f"{seconds:g}"]
+    before = path.dropped("node1", "inbound").total()
+    labs.printed(*path.inside("mallory", *flood), timeout=seconds + 20)
+    # What the socket still holds is read.
+    time.sleep(0.3)
+    return {"refused": (path.dropped("node1", "inbound").total() - before) / seconds / 1e3}
 
 
 def tcp(figure, path, seconds, flows, options):
     """Gb/s received by the far end, retransmits and CPU seconds of the whole machine per GB."""
-    command = ["iperf3", "--client", path.address(1), "--time", "%g" % max(1, round(seconds)), "--parallel", flows, "--json"]
+    command = path.inside(0, "iperf3", "--client", path.pods[1][1], "--time", f"{max(1, round(seconds))}", "--json")
     before = now()[0]
-    end = json.loads(path.run(0, command + options, seconds))["end"]
+    end = json.loads(labs.printed(*command, "--parallel", flows, *options, timeout=seconds + 20))["end"]
     used = now()[0] - before
     gigabytes = max(end["sum_received"]["bytes"] / 1e9, 1e-9)
     return {
@@ -87,12 +89,13 @@ def tcp(figure, path, seconds, flows, options):
 
 
 def loaded(path, seconds, port, far, near, *options):
-    """What tartan-load says at both ends, with `far` at the far one and `near` at this one, and CPU seconds meanwhile."""
-    place = "%s:%d" % (path.address(1), port)
-    other = path.start(1, [path.load, far, "--listen", place, "--seconds", "%g" % (seconds + 0.6)])
+    """What tartan-load says at both ends, `far` at the far one and `near` at this one, and CPU seconds meanwhile."""
+    place = f"{path.pods[1][1]}:{port}"
+    other = path.start(1, path.load, far, "--listen", place, "--seconds", f"{seconds + 0.6:g}")
     time.sleep(0.2)
     before = now()[0]
-    found = json.loads(path.run(0, [path.load, near, "--to", place, *options, "--seconds", "%g" % seconds], seconds))
+    command = path.inside(0, path.load, near, "--to", place, *options, "--seconds", f"{seconds:g}")
+    found = json.loads(labs.printed(*command, timeout=seconds + 20))
     used = now()[0] - before
     return found, json.loads(other.communicate(timeout=seconds + 20)[0] or "{}"), used
 
@@ -115,7 +118,7 @@ def latency(path, seconds):
 
 
 def connect(path, seconds):
-    """New TCP connections a second, each accepted, closed by the far end, then by this one; and how long each takes, µs."""
+    """New TCP connections a second, each accepted, closed by the far end, then by this one; and what each takes, µs."""
     found, _, used = loaded(path, seconds, 9002, "accept", "connect")
     return {
         "connect": found["connections"] / found["seconds"],
@@ -126,47 +129,36 @@ def connect(path, seconds):
     }
 
 
-def resident(process):
-    """Resident memory of a process, MiB."""
-    with open("/proc/%d/status" % process, encoding="ascii") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS:")) / 1024
-
-
 def tables(processes):
-    """What the BPF maps take of which the processes have descriptors, MiB: each once (bpf(2); linux/kernel/bpf/syscall.c,
-    bpf_map_show_fdinfo). It is memory of the kernel and part of no process's own."""
+    """MiB of the BPF maps of which the processes have descriptors, each once (linux/kernel/bpf/syscall.c,
+    bpf_map_show_fdinfo): memory of the kernel and part of no process's own."""
     found = {}
-    for process in processes:
-        folder = "/proc/%d/fdinfo" % process
-        for descriptor in os.listdir(folder):
-            try:
-                with open("%s/%s" % (folder, descriptor), encoding="ascii") as file:
-                    words = dict(re.findall(r"^(map_id|memlock):\s*(\d+)$", file.read(), re.M))
-            except OSError:
-                # It was closed meanwhile.
-                continue
+    for file in (file for process in processes for file in Path(f"/proc/{process}/fdinfo").iterdir()):
+        # One may be closed meanwhile.
+        with contextlib.suppress(OSError):
+            words = dict(re.findall(r"^(map_id|memlock):\s*(\d+)$", file.read_text(), re.M))
             if "map_id" in words:
                 found[words["map_id"]] = int(words["memlock"])
     return sum(found.values()) / 2**20
 
 
-def worked(processes):
-    """Seconds of CPU that the processes have used, by the clock of each (clock_getcpuclockid(3); linux/posix-timers_types.h,
-    MAKE_PROCESS_CPUCLOCK with CPUCLOCK_SCHED), which counts nanoseconds and the threads that have ended too. /proc/PID/stat counts
-    ticks of 10 ms, and rounds user and system down each."""
-    return sum(time.clock_gettime(~process << 3 | 2) for process in processes)
-
-
 def footprint(path):
-    """Keeper and service of the hungrier node: MiB resident after load and in the kernel's tables, and the share of a core
-    when idle."""
-    nodes = path.agents()
+    """Keeper and service of the hungrier node: MiB resident and in the kernel's tables; per cent of a core when
+    idle."""
+    nodes = list(path.agents())
     if not nodes:
         return {}
-    memory = max(sum(resident(process) for process in node) for node in nodes)
-    kernel = max(tables(node) for node in nodes)
-    agents = [process for node in nodes for process in node]
-    before, start = worked(agents), time.monotonic()
+
+    def resident(process):
+        return int(re.search(r"^VmRSS:\s*(\d+)", Path(f"/proc/{process}/status").read_text(), re.M)[1]) / 1024
+
+    def worked():
+        """Seconds of CPU, by the clock of each process (clock_getcpuclockid(3)), which counts nanoseconds and threads
+        that have ended; /proc/PID/stat counts ticks of 10 ms, and rounds each down."""
+        return sum(time.clock_gettime(~process << 3 | 2) for node in nodes for process in node)
+
+    memory, kernel = max(sum(map(resident, node)) for node in nodes), max(map(tables, nodes))
+    before, start = worked(), time.monotonic()
     time.sleep(IDLE)
-    idle = (worked(agents) - before) / (time.monotonic() - start) / len(nodes)
+    idle = (worked() - before) / (time.monotonic() - start) / len(nodes)
     return {"rss": memory, "tables": kernel, path.AT_REST: idle * 100}
