@@ -77,17 +77,13 @@ def image(directory, target, architecture, version):
     labels = {f"org.opencontainers.image.{key}": value for key, value in about.items()}
     platform = {"architecture": architecture, "os": "linux"}
     config = canonical({
-        **platform, "created": created,
-        "config": {**CONFIG, "Labels": labels},
+        **platform, "created": created, "config": {**CONFIG, "Labels": labels},
         "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
         "history": [{"created": created, "created_by": "scripts/release"}],
     })
     manifest = canonical({
-        "schemaVersion": 2,
-        "mediaType": MEDIA + "manifest.v1+json",
-        "config": described("config.v1+json", config),
-        "layers": [described("layer.v1.tar+gzip", packed)],
-        "annotations": labels,
+        "schemaVersion": 2, "mediaType": MEDIA + "manifest.v1+json", "config": described("config.v1+json", config),
+        "layers": [described("layer.v1.tar+gzip", packed)], "annotations": labels,
     })
     # podman names what it loads by the one, containerd by the other.
     keys = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
@@ -109,15 +105,12 @@ def index(target, images):
     write_image(target, {**described("index.v1+json", both), "annotations": names}, [*blobs, both])
 
 
-def main(kind, first, second, *rest):
-    if kind == "tar":
-        Path(second).write_bytes(tar(first)[1])
-    elif kind == "image":
-        image(first, second, *rest)
-    elif kind == "index":
-        index(first, [second, *rest])
-    else:
+match sys.argv[1:]:
+    case ["tar", FROM, TO]:
+        Path(TO).write_bytes(tar(FROM)[1])
+    case ["image", FROM, TO, ARCHITECTURE, VERSION]:
+        image(FROM, TO, ARCHITECTURE, VERSION)
+    case ["index", TO, *IMAGES]:
+        index(TO, IMAGES)
+    case _:
         sys.exit(__doc__)
-
-
-main(*sys.argv[1:])

@@ -26,7 +26,7 @@ image_tree() {
 
 # debian_package ARCHITECTURE PROGRAMS DIRECTORY
 debian_package() {
-    local arch=$1 root=$3 share=$3/usr/share doc=$3/usr/share/doc/tartan debian=scripts/release.d/debian
+    local size arch=$1 root=$3 share=$3/usr/share doc=$3/usr/share/doc/tartan debian=scripts/release.d/debian
     install -D -m 755 -t "$root/usr/bin" "$2/tartan" "$2/tartan-cni"
     mkdir -p "$root/lib/systemd/system"
     sed 's,/usr/local/bin/,/usr/bin/,; /^Description=/a Documentation=man:tartan(1) man:tartan-run(1)' \
@@ -51,18 +51,15 @@ TEXT
     install -D -m 644 "$debian/lintian-overrides" "$share/lintian/overrides/tartan"
     find "$share/man" "$doc/changelog" "$doc/NEWS" "$doc/LICENCES-of-crates.txt" -type f -exec gzip -9n {} +
     install -D -m 755 -t "$root/DEBIAN" "$debian"/{postinst,prerm,postrm}
-    debian_control "$arch" "$(installed_size "$root")" >"$root/DEBIAN/control"
+    # KiB, as dpkg-gencontrol(1) counts them: each file rounded up, and one for anything else. What du(1) says depends on
+    # the file system and on what it has written so far.
+    size=$(find "$root" -path "$root/DEBIAN" -prune -o -printf '%y %s\n' |
+        awk '{ sum += $1 == "f" ? int(($2 + 1023) / 1024) : 1 } END { print sum }')
+    debian_control "$arch" "$size" >"$root/DEBIAN/control"
     (cd "$root" && find . -type f ! -path './DEBIAN/*' -printf '%P\n' | sort | xargs md5sum) >"$root/DEBIAN/md5sums"
     find "$root" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
     # One thread: how blocks are cut must not depend on the machine.
     dpkg-deb --root-owner-group --threads-max=1 -Zxz --build "$root" "$OUTPUT/tartan_${VERSION}_$arch.deb" >/dev/null
-}
-
-# installed_size DIRECTORY: KiB, as dpkg-gencontrol(1) counts them: each file rounded up, and one for anything else.
-# What du(1) says depends on the file system and on what it has written so far.
-installed_size() {
-    find "$1" -path "$1/DEBIAN" -prune -o -printf '%y %s\n' |
-        awk '{ sum += $1 == "f" ? int(($2 + 1023) / 1024) : 1 } END { print sum }'
 }
 
 debian_control() {

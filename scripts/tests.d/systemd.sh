@@ -4,11 +4,10 @@
 # deploy/README.md says, under load; networkd leaves the device alone; scripts/uninstall leaves the machine as it was,
 # also when it or the installation before it was killed at any step.
 #
-# systemd.sh networkd|uninstall
+# systemd.sh uninstall
 # systemd.sh unit ROUNDS: so often it crashes and restarts
 # alone unit: it measures pauses
 # case: unit 1
-# case: networkd
 # case: uninstall
 # full: unit 50
 # shellcheck source=scripts/tests.d/tools/test_case.sh
@@ -23,7 +22,6 @@ exposure() {
         "$(sed -nE 's/^\| `([^`]+)` \| [0-9.]+ \| .*/\1/p' "$DEPLOY/README.md" | sed 's/\\|/|/g' | sort | grep .)" \
         "$(in_machine systemd-analyze security --no-pager --json=short tartan.service |
             jq -r '.[] | select(.set == false and .exposure != null and (.exposure | tonumber) > 0) | .name' | sort)"
-    say "$(in_machine systemd-analyze security --no-pager tartan.service | tail -n 1)"
 }
 
 # Of keeper and service: capabilities (effective, bounding), no new privileges, and filter.
@@ -53,16 +51,13 @@ unit() {
     upgraded
     crashes
     stop_and_start
+    networkd
     machine_pod DEL
 }
 
 reloaded() {
     in_machine systemctl reload tartan
-    until_true 5 "the agent has read its files again" journal_has SIGHUP || true
-}
-
-journal_has() {
-    grep -qi "$1" <<<"$(in_machine journalctl --no-pager -u tartan)"
+    until_true 5 "the agent has read its files again" in_machine journalctl --quiet --unit tartan --grep sighup || true
 }
 
 # Keeper and service are replaced below all that hardens the unit: by a file beside the one that runs, and by the file
@@ -198,7 +193,6 @@ networkd() {
     drop_in /dev/stdin systemd/network/99-all.network <<<$'[Match]\nName=*\n[Network]\nLinkLocalAddressing=no'
     drop_in /dev/stdin systemd/network/20-eth0.network \
         <<<$'[Match]\nName=eth0\n[Network]\nLinkLocalAddressing=no\nKeepConfiguration=yes'
-    machine_pod ADD
     before=$(agent_json node1 status | jq .repairs)
     under_load "networkd's start and restart" 1000 networkd_comes
     equal "what Tartan had to repair" 0 "$(($(agent_json node1 status | jq .repairs) - before))"
@@ -209,7 +203,6 @@ networkd() {
     in_machine rm /etc/systemd/network/10-tartan.network
     in_machine systemctl restart systemd-networkd
     until_true 10 "without the file networkd takes the device" networkd_has tartan0 configured || true
-    machine_pod DEL
 }
 
 networkd_comes() {
@@ -289,16 +282,14 @@ BASH
     done
 }
 
-PART=${1:-unit}
 ROUNDS=${2:-1}
 machine_lab
 BEFORE=$(traces)
 install_by_hand
 KEEPER=$(property MainPID)
-case $PART in
+case ${1:-unit} in
 unit) unit ;;
-networkd) networkd ;;
 uninstall) removal ;;
-*) die "unit, networkd or uninstall?" ;;
+*) die "unit or uninstall?" ;;
 esac
 machine_down

@@ -37,15 +37,11 @@ machine_up() {
             if find "$2" -depth -type d -exec rmdir {} + || [ ! -d "$2" ]; then exit; fi
             sleep 0.1
         done' - "$PARENT" "$group" >/dev/null 2>&1 </dev/null
-    until_true 30 "systemd of $1 runs" systemd_runs "$PARENT" || die "no machine for $1: $(cat "$SCRATCH/boot")"
+    until_true 30 "systemd of $1 runs" pgrep -P "$PARENT" -x systemd || die "no machine for $1: $(cat "$SCRATCH/boot")"
     MACHINE=$(pgrep -P "$PARENT")
     ROOT=/proc/$MACHINE/root
     until_true 60 "the machine of $1 has booted" in_machine systemctl is-system-running ||
         die "$(in_machine systemctl --failed --no-pager 2>&1)"
-}
-
-systemd_runs() {
-    [ "$(cat "/proc/$(pgrep -P "$1")/comm")" = systemd ]
 }
 
 in_machine() {
@@ -56,11 +52,7 @@ in_machine() {
 # machine_down: as where the test is killed: with its parent it ends, and nothing of it is left.
 machine_down() {
     stop "$PARENT" KILL
-    until_true 10 "the machine and its control group are gone" machine_gone || true
-}
-
-machine_gone() {
-    [ ! -e "/proc/$MACHINE/exe" ] && [ ! -e "$(machine_group node1)" ]
+    until_true 10 "the machine and its control group are gone" test ! -e "$(machine_group node1)" || true
 }
 
 # A lab whose node1 is a machine, without a trace of the lab's agent.
@@ -173,29 +165,24 @@ under_load() {
     "${@:3}"
     sleep 0.5
     stop_datagrams
-    measured_at_most "$1: longest time without an answer, ms" "$2" "$(pauses | tail -n 1)"
+    measured_at_most "$1: longest time without an answer, ms" "$2" \
+        "$(sed -n 's/^pauses //p' "$SCRATCH/sent" | tr ' ' '\n' | sort -n | tail -n 1)"
 }
 
 # Every file that differs from the host's, with its mode and size; directories that the host has not, by name: one of
-# its own is written too where a file in it is. What systemd and its journal write, and caches, are no traces.
-machine_files() {
+# its own is written too where a file in it is; and the network. What systemd, its journal and dpkg write, caches, the
+# test's own files and configuration, and the directories of CNI, which stay, are no traces.
+traces() {
     # shellcheck disable=SC2016
     in_machine bash -c 'cd /mnt/written
-        find . ! -path "./var/lib/systemd/*" ! -path "./var/cache/*" ! -path "./etc/machine-id" ! -path "./var/log/*" \
-            ! -path "./var/tmp/systemd-private-*" \
-            \( -type d -printf "%y %p\n" -o -type l -printf "%y %p %l\n" -o -printf "%y %p %m %s\n" \) | sort
-        find /run /tmp /dev -xdev ! -path "/run/systemd*" ! -path "/run/log*" ! -path "/dev/pts/*" ! -path "/dev/shm/*" ! \
-            -path "/tmp/systemd-private-*" ! -path "/run/credentials*" ! -path "/run/netns*" -printf "%y %p\n" | sort
+        find . -type d -printf "%y %p\n" -o -type l -printf "%y %p %l\n" -o -printf "%y %p %m %s\n"
+        find /run /tmp /dev -xdev -printf "%y %p\n"
         find /sys/fs/cgroup/system.slice -mindepth 1 -type d -name "*tartan*"' |
+        grep -vE -e ' \./(root|etc/(tartan|machine-id)|var/(log|cache|lib/(dpkg|systemd)))(/| |$)' -e '/systemd-private-' \
+            -e ' /(run/(systemd|log|credentials|netns)|dev/(pts|shm)/)' -e ' \./(opt|etc)/cni(/bin|/net.d)?( |$)' | sort |
         while read -r kind path rest; do
             [ "$kind" = d ] && [[ $path == ./* ]] && [ -d "${path#.}" ] || echo "$kind $path${rest:+ $rest}"
         done
-}
-
-# What is there, but for the test's own files, the configuration, what dpkg notes, and the directories of CNI, which stay.
-traces() {
-    machine_files |
-        grep -vE ' \./((root|etc/tartan|var/lib/dpkg|var/log)(/[^ ]*)?|opt/cni(/bin)?|etc/cni(/net.d)?)( |$)'
     machine_network node1
 }
 
