@@ -11,84 +11,61 @@
 # shellcheck source=scripts/tests.d/tools/runtimes.sh
 . "$TOOLS/runtimes.sh"
 
-ADDRESS=10.244.1.77
-MAC=02:00:00:00:01:02
 SHOWN='{{with .NetworkSettings}}{{.IPAddress}} {{.GlobalIPv6Address}} {{.MacAddress}}{{end}}'
-RUN=(run --cgroup-parent "/$PREFIX-runtimes" --rootfs "$SCRATCH/node1/rootfs")
 
-inspect() {
-    podman node1 inspect "$1" --format "$2" 2>/dev/null
+# run NODE NAME OPTION...: a container that sleeps; with -d podman prints its id, and ends.
+run() {
+    podman "$1" run --name "$2" --cgroup-parent "/$PREFIX-runtimes" "${@:3}" --rootfs "$SCRATCH/$1/rootfs" \
+        /bin/sleep 600
 }
 
-# shows POD: podman what our record says.
-shows() {
-    local ours
-    ours=$(jq -r '[(.addresses[] | split("/")[0]), .mac] | join(" ")' <<<"${POD_RECORD[$1]}")
-    equal "what podman shows of $1" "$ours" "$(inspect "$1" "$SHOWN")"
-}
-
-# refused WHAT PART OPTION...: a container that podman cannot give what was asked for, in words that have this part.
-refused() {
-    local answer
-    if answer=$(podman node1 "${RUN[@]:0:3}" --rm "${@:3}" "${RUN[@]:3}" /bin/true 2>&1); then fail "$1 is run"; fi
-    contains "$1" "$2" "$answer"
-}
-
-kill_conmon() {
-    local keeper
-    keeper=$(in_runtime_host node1 cat "$(inspect "$1" '{{.ConmonPidFile}}')")
-    equal "the keeper of $1" conmon "$(in_runtime_host node1 cat "/proc/$keeper/comm")"
-    in_runtime_host node1 kill -KILL "$keeper"
+# run_pod NODE NAME OPTION...: noted as a pod.
+run_pod() {
+    note_pod "$2" "$1" "$(run "$@" -d)"
+    equal "what podman shows of $2" "${POD_ADDRESSES[$2]} $(record_of "$2" | jq -r .mac)" \
+        "$(podman "$1" inspect "$2" --format "$SHOWN")"
 }
 
 is_running() {
-    [ "$(inspect "$1" '{{.State.Running}}')" = true ]
+    [ "$(podman node1 inspect "$1" --format '{{.State.Running}}')" = true ]
 }
 
-runtimes_up podman_up "$PORTMAP"
+runtimes_up podman_up
+for NODE in node1 node2; do cni "$NODE" install || fail "install on $NODE"; done
 # A network whose plugin does not answer VERSION rightly is left out, and podman takes a bridge of its own.
 equal "podman's networks" 'tartan tartan-cni' "$(podman node1 network ls --format '{{.Name}} {{.Driver}}')"
-podman_run node2 web2
-podman_run node1 web1 -p 8081:5003
-shows web1
+run_pod node2 web2
+run_pod node1 web1 -p 8081:5003
 exchange web1 web2
 # A published port, from wherever it may be asked for: another node, its own, its pods, and its own pod.
 for NAME in node1 node2 web1 web2; do transfer "$NAME" web1 "$(underlay_of node1 4)" 8081; done
 transfer node1 web1 127.0.0.1 8081
 
-say "a pod of two containers, whose keepers are killed"
+# A pod of two containers, whose keepers are killed.
 podman node1 pod create --name pod1 --network tartan --cgroup-parent "/$PREFIX-runtimes" >/dev/null
-for NAME in first second; do
-    podman node1 "${RUN[0]}" -d --pod pod1 --name "$NAME" "${RUN[@]:1}" /bin/sleep 600 >/dev/null
-done
+run node1 second -d --pod pod1 >/dev/null
 note_pod pod1 node1 "$(podman node1 pod inspect pod1 --format '{{.InfraContainerID}}')"
-exchange pod1 web2
-for NAME in first second; do
-    contains "addresses in $NAME" "$(pod_address pod1)/" "$(podman node1 exec "$NAME" ip address)"
-    kill_conmon "$NAME"
+for NAME in second "${POD_ID[pod1]}"; do
+    in_runtime_host node1 pkill -KILL -x conmon -F "$(podman node1 inspect "$NAME" --format '{{.ConmonPidFile}}')"
 done
-kill_conmon "${POD_ID[pod1]}"
-reaches pod1 "$(pod_address web2)"
-podman node1 pod rm -f -t 0 pod1 >/dev/null
+contains "addresses in second" "${POD_ADDRESSES[pod1]%% *}/" "$(podman node1 exec second ip address)"
+exchange pod1 web2
 
-say "an address and a MAC that were asked for"
-podman_run node1 web3 --ip "$ADDRESS" --mac-address "$MAC"
-shows web3
-equal "those of web3" "$ADDRESS $MAC" "$(pod_address web3) $(in_pod web3 ip -j link show eth0 | jq -r '.[0].address')"
-exchange web3 web2
-refused "a second container with that address" "$ADDRESS" --ip "$ADDRESS"
-refused "a container with an address of node2" "$(pod_address web2)" --ip "$(pod_address web2)"
-podman node1 rm -f -t 0 web1 web3 >/dev/null
-forgotten node1
+run_pod node1 web3 --ip 10.244.1.77 --mac-address 02:00:00:00:01:02
+equal "those of web3" "10.244.1.77 02:00:00:00:01:02" \
+    "${POD_ADDRESSES[web3]%% *} $(in_pod web3 ip -j link show eth0 | jq -r '.[0].address')"
+reaches web3 "${POD_ADDRESSES[web2]##* }"
 
-say "podman is killed, and a container: conmon has it detached, without podman"
-podman node1 "${RUN[0]}" --name web4 "${RUN[@]:1}" /bin/sleep 600 &
+# podman is killed, and a container: conmon has it detached, without podman.
+run node1 web4 &
+PODMAN=$!
 until_true 15 "web4 runs" is_running web4
-note_pod web4 node1 "$(inspect web4 '{{.Id}}')"
-kill_inside "$!" podman
-exchange web4 web2
-in_runtime_host node1 kill -KILL "$(inspect web4 '{{.State.Pid}}')"
+note_pod web4 node1 "$(podman node1 inspect web4 --format '{{.Id}}')"
+kill_inside "$PODMAN" podman
+reaches web4 "${POD_ADDRESSES[web2]%% *}"
+in_runtime_host node1 kill -KILL "$(podman node1 inspect web4 --format '{{.State.Pid}}')"
 until_true 10 "web4 is detached" is_detached web4
-podman node1 rm -f -t 0 web4 >/dev/null
+podman node1 pod rm -f -t 0 pod1 >/dev/null
+podman node1 rm -f -t 0 web1 web3 web4 >/dev/null
 podman node2 rm -f -t 0 web2 >/dev/null
 runtimes_end

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # A pod on the bridge of the stock flannel CNI plugin, fed from subnet.env, talks with pods of other nodes, and with the
-# nodes' processes, both ways, every source check on and nothing dropped; also when it is older than the agent. With
-# strict-pods it is refused, and every refusal counted.
+# nodes' processes, both ways, every source check on and nothing dropped; also when it is older than the agent. By IPv4
+# it talks with pods of tartan-cni on its own node too, which reports that it is mixed, and the bridge's prefix and
+# address. With strict-pods it is refused, and every refusal counted.
 # labs: inside=dual device!=tap
 # labs: inside=v6
+# labs: inside=v4 format=vxlan kernel-path=stateless
 # full: inside=v4
 # last: it starts an agent anew
 # shellcheck source=scripts/tests.d/tools/law.sh
@@ -12,96 +14,94 @@
 . "$TOOLS/stock.sh"
 
 COUNT=5
-BYTES=$((8 << 20))
 SIZES=(0-2 1200 1360-1480)
 if [ -n "${FULL:-}" ]; then SIZES=(0-1500); fi
 SETTINGS=$LAB_STATE/node2/etc/tartan/tartan.toml
 # A node's first address of its subnet.
 declare -A TUNNEL=([4]=10.244.1.0 [6]=fd00:10:244:1::)
 
-# pings ANSWERED FROM ADDRESS
+# pings ANSWERED FROM ADDRESS [FROM ADDRESS]...: all of them at once.
 pings() {
-    equal "ping $2 to $3" "$1 received" "$(in_ns "$2" python3 "$TOOLS/pings.py" "$3" $COUNT 0.02 $(($1 > 0 ? 2 : 1)))"
+    local answered=$1 begun=()
+    shift
+    : >"$SCRATCH/pings"
+    while [ $# -gt 0 ]; do
+        start_in "$1" python3 "$TOOLS/pings.py" "$2" $COUNT 0.02 $((answered > 0 ? 2 : 1)) >>"$SCRATCH/pings"
+        begun+=("$PID")
+        shift 2
+    done
+    wait "${begun[@]}"
+    equal "series of pings and their answers" "${#begun[@]} $answered received" "$(uniq -c "$SCRATCH/pings" | xargs)"
 }
 
-# drops: what each node of Tartan dropped since `noted`, {"node2 outbound SpoofedSource": n, ...}
+# drops: what the nodes of Tartan have dropped since BEFORE, {"outbound SpoofedSource": n, ...}
 drops() {
     local node
-    for node in "${TARTAN[@]}"; do
-        agent_json "$node" drops | jq --arg node "$node" '.reasons[] | {"\($node) \(.direction) \(.reason)": .count}'
-    done | jq -cs --argjson before "${NOTED:-"{}"}" \
-        'add | with_entries(.value -= ($before[.key] // 0) | select(.value > 0))'
+    for node in "${TARTAN[@]}"; do agent_json "$node" drops; done | jq -cs --argjson before "${BEFORE:-"{}"}" 'reduce
+        .[].reasons[] as $reason ({}; .["\($reason.direction) \($reason.reason)"] += $reason.count)
+        | with_entries(.value -= ($before[.key] // 0) | select(.value > 0))'
 }
 
-everyone_talks() {
-    local address pod
-    address=$(address_of bridged "$1")
-    # The kernel makes sure that no other host has an IPv6 address before it uses it.
-    until_true 5 "the bridged pod answers, IPv$1" in_ns node2 ping -n -q -c 1 -W 1 "$address"
-    for pod in pod1 pod5; do
-        pings $COUNT "$pod" "$address"
-        pings $COUNT bridged "$(address_of "$pod" "$1")"
-    done
-    pings $COUNT node1 "$address"
-    pings $COUNT node2 "$address"
-    pings $COUNT bridged "${TUNNEL[$1]}"
-    if [ "$(underlay_of node1 "$1")" != - ]; then pings $COUNT bridged "$(underlay_of node1 "$1")"; fi
-}
-
-# everything_arrives FROM TO FAMILY: every size, and TCP in bulk.
-everything_arrives() {
-    local address receiver sent
-    address=$(address_of "$2" "$3")
-    # The bridge has one MTU, that of IPv4: the first larger packet of IPv6 is answered with packet-too-big, and lost.
-    in_ns "$1" ping -q -c 3 -i 0.2 -s 1400 "$address" >/dev/null || fail "no answer to large pings from $1 to $address"
-    start_in "$2" python3 "$TOOLS/sizes.py" serve "$address"
-    start_in "$2" python3 "$TOOLS/bulk.py" receive "$address" 5003 >"$SCRATCH/received"
-    receiver=$PID
-    in_ns "$1" python3 "$TOOLS/sizes.py" ask "$address" "${SIZES[@]}" || fail "sizes from $1 to $address"
-    sent=$(in_ns "$1" python3 "$TOOLS/bulk.py" send "$address" 5003 $BYTES) || fail "sending from $1 to $address"
-    wait "$receiver" || fail "receiving at $address"
-    equal "bytes and sha256 from $1 to $address" "$sent" "$(cat "$SCRATCH/received")"
-}
-
-# A reload: the keeper starts another service.
-reload() {
-    local before
-    before=$(service_pid node2)
+# strict_pods VALUE: by a reload, for which the keeper starts another service.
+strict_pods() {
+    SERVICE=$(service_pid node2)
+    echo "strict-pods = $1" >"$SETTINGS"
     kill -HUP "$(cat "$LAB_STATE/node2/pid")"
-    until_true 10 "another service of node2 forwards" another_service "$before"
+    until_true 10 "another service of node2 forwards" another_service
     agents_are_ready
 }
 
 another_service() {
-    agent_json node2 status | jq -e --argjson before "$1" '.service_pid != $before and .snapshot_adopted'
+    agent_json node2 status | jq -e --argjson before "$SERVICE" '.service_pid != $before and .snapshot_adopted'
 }
 
-NOTED=$(drops)
+# Of FAMILY with everyone: over IPv4 also with a pod beside it.
+talks() {
+    local address pod pods=(pod1 pod5) pairs
+    address=$(address_of bridged "$FAMILY")
+    # The kernel makes sure that no other host has an IPv6 address before it uses it. It takes its time, up to 0.8 s, to
+    # answer on the bridge for another host.
+    until_true 5 "the bridged pod answers, IPv$FAMILY" in_ns node2 ping -q -c 1 -W 1 "$address"
+    if [ "$FAMILY" = 4 ]; then
+        pods+=(pod3)
+        until_true 5 "it reaches a pod beside it" in_ns bridged ping -q -c 1 -W 1 "$(address_of pod3 4)"
+    fi
+    pairs=(node1 "$address" node2 "$address" bridged "${TUNNEL[$FAMILY]}")
+    for pod in "${pods[@]}"; do pairs+=("$pod" "$address" bridged "$(address_of "$pod" "$FAMILY")"); done
+    if [ "$(underlay_of node1 "$FAMILY")" != - ]; then pairs+=(bridged "$(underlay_of node1 "$FAMILY")"); fi
+    pings $COUNT "${pairs[@]}"
+}
+
+BEFORE=$(drops)
 bridged_pod node2
 for FAMILY in "${FAMILIES[@]}"; do
-    everyone_talks "$FAMILY"
-    everything_arrives pod1 bridged "$FAMILY"
-    everything_arrives bridged pod1 "$FAMILY"
+    talks
+    BRIDGED=$(address_of bridged "$FAMILY")
+    # The bridge has one MTU, that of IPv4: the first larger packet of IPv6 is answered with packet-too-big, and lost.
+    in_ns pod1 ping -q -c 3 -i 0.2 -s 1400 "$BRIDGED" >/dev/null || fail "large pings from pod1 to $BRIDGED"
+    start_in bridged python3 "$TOOLS/sizes.py" serve "$BRIDGED"
+    in_ns pod1 python3 "$TOOLS/sizes.py" ask "$BRIDGED" "${SIZES[@]}" || fail "sizes from pod1 to $BRIDGED"
+    transfer pod1 bridged "$FAMILY" $((8 << 20))
+    transfer bridged pod1 "$FAMILY" $((8 << 20))
 done
 equal "drops" '{}' "$(drops)"
+equal "problems of node2" '["mixed-pods"]' "$(agent_json node2 status | jq -c '[.problems[].code]')"
+equal "rows of the bridge's prefixes and addresses" $((2 * ${#FAMILIES[@]})) \
+    "$(tartan node2 pods | grep -c '^- .* kernel-routed .*$')"
 
-undo rmdir --ignore-fail-on-non-empty "$(dirname "$SETTINGS")"
+undo rm -rf "$(dirname "$SETTINGS")"
 mkdir -p "$(dirname "$SETTINGS")"
-echo 'strict-pods = true' >"$SETTINGS"
-reload
-NOTED=
-NOTED=$(drops)
-REFUSED=0
+strict_pods true
+BEFORE=
+BEFORE=$(drops)
+REFUSED=() HEARD=()
 for FAMILY in "${FAMILIES[@]}"; do
-    pings 0 bridged "$(address_of pod1 "$FAMILY")"
-    pings 0 pod1 "$(address_of bridged "$FAMILY")"
-    REFUSED=$((REFUSED + COUNT))
-    pings $COUNT node2 "$(address_of bridged "$FAMILY")"
-    pings $COUNT node2 "$(address_of pod1 "$FAMILY")"
+    REFUSED+=(bridged "$(address_of pod1 "$FAMILY")" pod1 "$(address_of bridged "$FAMILY")")
+    HEARD+=(node2 "$(address_of bridged "$FAMILY")" node2 "$(address_of pod1 "$FAMILY")")
 done
-equal "drops with strict-pods" \
-    "{\"node2 outbound SpoofedSource\":$REFUSED,\"node2 inbound NotOurs\":$REFUSED}" "$(drops)"
-
-rm "$SETTINGS"
-reload
-for FAMILY in "${FAMILIES[@]}"; do pings $COUNT pod1 "$(address_of bridged "$FAMILY")"; done
+pings 0 "${REFUSED[@]}"
+pings $COUNT "${HEARD[@]}"
+ALL=$((COUNT * ${#FAMILIES[@]}))
+equal "drops with strict-pods" "{\"inbound NotOurs\":$ALL,\"outbound SpoofedSource\":$ALL}" "$(drops | jq -cS .)"
+strict_pods false
+pings $COUNT "${REFUSED[@]}"

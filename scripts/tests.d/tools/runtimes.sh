@@ -1,72 +1,115 @@
 # shellcheck shell=bash
 # Container runtimes on the nodes of a lab, as Debian has them: podman with its CNI backend, containerd with `ctr` and
-# with its CRI. Each node's have directories, mounts and processes of their own (runtime_host.sh). A container is a
-# busybox: no image comes from anywhere. Sourced after test_case.sh.
+# with its CRI. Each node's have directories, mounts and processes of their own. A container is a busybox: no image
+# comes from anywhere. Sourced after test_case.sh.
 #
 #   PREFIX-node1 ── runtime host of node1: /etc/cni/net.d, /opt/cni/bin, /run, /var/lib/cni ... ── containers
 #   the agent is outside of it: it knows pods by their records alone, as a DaemonSet does
 
 # The first process of each node's runtime host, and those of containerd.
 declare -A RUNTIME_HOST CONTAINERD
-# Of a pod by its name here: its node, its container as in CNI_CONTAINERID, its attachment record when it came.
-declare -A POD_NODE POD_ID POD_RECORD
-NODES=(node1 node2)
+# Of a pod by its name here: its node, its container as in CNI_CONTAINERID, its network namespace, its addresses.
+declare -A POD_NODE POD_ID POD_NETNS POD_ADDRESSES
 BYTES=$((16 << 20))
-# shellcheck disable=SC2034 # Tests use it.
-PORTMAP='{"type": "portmap", "capabilities": {"portMappings": true}}'
 
 # What the runtime hosts leave on the machine: the empty directories of their control groups.
 runtime_hosts_down() {
     local code=$? pid
     set +e
     for pid in "${STARTED[@]}"; do stop "$pid" KILL; done
-    until_true 5 "the control groups of the containers are empty" remove_cgroups
+    until_true 5 "the control groups of the containers are empty" \
+        find /sys/fs/cgroup -depth -type d -path "*/$PREFIX-runtimes*" -exec rmdir {} +
     (exit "$code")
     finish
 }
 trap runtime_hosts_down EXIT
 
-remove_cgroups() {
-    find /sys/fs/cgroup -type d -path "*/$PREFIX-runtimes*" | sort -r | xargs -r rmdir
-}
-
-# runtimes_up SERVICE [PLUGIN...]: a lab of both families with podman_up or containerd_up on each of NODES, and the
-# plugins chained.
+# runtimes_up SERVICE: a lab of both families with podman_up or containerd_up on two nodes, and no network yet.
 runtimes_up() {
     local node
     lab_up --pods 0 --inside dual
-    for node in "${NODES[@]}"; do
+    for node in node1 node2; do
         runtime_host_up "$node"
-        conflist "$node" "${@:2}"
         "$1" "$node"
-        holdings "$node" >"$SCRATCH/$node.before"
     done
+    holdings >"$SCRATCH/before"
 }
 
-# runtimes_end: all that pods exchanged has arrived, and of the pods nothing is left.
+# runtimes_end: all that pods exchanged has arrived, and nothing is left of them, wherever a program leaves something.
 runtimes_end() {
     local node
-    for node in "${NODES[@]}"; do
-        forgotten "$node"
+    until_true 5 "the nodes hold what they held before their pods" hold_as_before || diff "$SCRATCH"/{before,after}
+    for node in node1 node2; do
         equal "drops on $node" 0 "$(($(dropped "$node" outbound) + $(dropped "$node" inbound)))"
         law_one "$node"
     done
 }
 
-# runtime_host_up NODE: makes its runtime host, with the plugin, as `in_runtime_host NODE CMD...` will find it.
+hold_as_before() {
+    holdings >"$SCRATCH/after"
+    cmp -s "$SCRATCH"/{before,after}
+}
+
+# One fact a line. Debian's portmap and firewall keep their empty chains, which name no pod, for the next one.
+holdings() {
+    local node space
+    for node in node1 node2; do
+        space=$PREFIX-$node
+        ip -n "$space" -j link show | jq -r '.[].ifname'
+        ip -n "$space" -4 -o route show table all
+        ip -n "$space" -6 -o route show table all
+        ip -n "$space" rule show
+        ip netns exec "$space" nft list ruleset 2>/dev/null | sed -E 's/counter packets [0-9]+ bytes [0-9]+//' |
+            { grep -E '10\.244\.[0-9]+\.[0-9]+[^/0-9]|fd00:10:244:|CNI-(DN-)?[0-9a-f]{10}|tt[0-9a-f]{8}' || true; }
+        find "$LAB_STATE/$node/run/tartan/attachments" -name '*.json'
+        in_runtime_host "$node" sh -c 'findmnt -rno TARGET,FSTYPE
+            ps -e -o comm= | grep -vxE "ps|sh|grep|sort|catatonit" | sort
+            find /run/netns /var/lib/cni -type f ! -name "last_reserved*" ! -name lock 2>/dev/null || true'
+    done
+}
+
+# runtime_host_up NODE: makes its runtime host, as `in_runtime_host NODE CMD...` will find it.
 runtime_host_up() {
-    local base=$SCRATCH/$1 parent
-    mkdir "$base"
+    local parent
+    mkdir "$SCRATCH/$1"
     nsenter --net="/run/netns/$PREFIX-$1" unshare --mount --pid --fork --kill-child --mount-proc \
-        "$TOOLS/runtime_host.sh" "$base" "$LAB_STATE" "$BIN/tartan-cni" &
+        bash -c "set -euo pipefail; $(declare -f runtime_host); runtime_host '$SCRATCH/$1' '$LAB_STATE'" &
     parent=$!
     STARTED+=("$parent")
-    until_true 10 "the runtime host of $1" runtime_host_stands "$parent" || die "no runtime host for $1"
+    until_true 10 "the runtime host of $1" pgrep -P "$parent" -x catatonit || die "no runtime host for $1"
     RUNTIME_HOST[$1]=$(pgrep -P "$parent")
 }
 
-runtime_host_stands() {
-    [ "$(cat "/proc/$(pgrep -P "$1")/comm")" = catatonit ]
+# runtime_host BASE STATE: becomes the first process of a runtime host, with which ends all that ran there. BASE takes
+# what is written, and BASE/rootfs a container's files; STATE, below /run, stays visible: the agents' files.
+runtime_host() {
+    local base=$1 place name
+    # The namespaces of others are not to live longer for being seen from here, nor the BPF file systems of nodes.
+    for place in /run/netns "${2%/*}"/*/node*/sys/fs/bpf; do
+        if mountpoint -q "$place"; then umount --recursive --lazy "$place"; fi
+    done
+    mount -t tmpfs -o mode=711 runtime-host "$base"
+    mkdir -p "$base"/run "$base"/{etc,opt,var/lib}/{upper,work} "$base"/rootfs/{bin,proc,sys,dev,tmp,etc,run,root}
+    cp "$(command -v busybox)" "$base/rootfs/bin/busybox"
+    for name in sh ip ping sleep true; do ln -s busybox "$base/rootfs/bin/$name"; done
+    # Readable as on the machine; what is written there stays in BASE.
+    for place in /etc /opt /var/lib; do
+        mount -t overlay -o "lowerdir=$place,upperdir=$base$place/upper,workdir=$base$place/work" runtime-host "$place"
+    done
+    # Sockets of shims, states of containers, bound network namespaces: nothing of it is the host's.
+    mount -t tmpfs -o mode=755 runtime-host "$base/run"
+    mkdir -p "$base$2" "$base/run/netns"
+    mount --bind "$2" "$base$2"
+    mount --rbind "$base/run" /run
+    # As podman and `ip netns` would do once for all.
+    mount --bind /run/netns /run/netns
+    mount --make-shared /run/netns
+    mount -t tmpfs -o mode=1777 runtime-host /dev/shm
+    rm -rf /etc/cni /opt/cni /etc/containers/containers.conf /etc/containers/storage.conf
+    mkdir -p /etc/cni/net.d /opt/cni/bin
+    ln -s /usr/lib/cni/* /opt/cni/bin/
+    # It waits for children whose parents are gone, as the first process has to.
+    exec catatonit -P
 }
 
 # Runs a command in the runtime host of a node, and in its network namespace.
@@ -76,7 +119,7 @@ in_runtime_host() {
 
 # write_on NODE FILE: standard input. In place, which containerd notices.
 write_on() {
-    in_runtime_host "$1" mkdir -p "$(dirname "$2")"
+    in_runtime_host "$1" install -D /dev/null "$2"
     in_runtime_host "$1" dd of="$2" status=none
 }
 
@@ -86,49 +129,31 @@ kill_inside() {
     wait "$1" 2>/dev/null || true
 }
 
-# conflist NODE [PLUGIN...]: the network `tartan`: our plugin with what a runtime may tell it, and others, JSON objects,
-# chained behind it.
-conflist() {
-    jq -n --arg root "$LAB_STATE/$1" '$ARGS.positional as $chained | {name: "tartan", cniVersion: "1.0.0",
-        cniVersions: ["0.4.0", "1.0.0", "1.1.0"], plugins: [{type: "tartan-cni", $root, capabilities: {ips: true,
-            mac: true, bandwidth: all($chained[]; .type != "bandwidth"), "io.kubernetes.cri.pod-annotations": true}},
-        $chained[]]}' --jsonargs "${@:2}" | write_on "$1" /etc/cni/net.d/10-tartan.conflist
+# cni NODE install|uninstall [OPTION...]: as an operator calls it there.
+cni() {
+    in_runtime_host "$1" "$BIN/tartan" --root "$LAB_STATE/$1" cni "${@:2}" --bin-dir /opt/cni/bin \
+        --conf-dir /etc/cni/net.d
 }
 
 # note_pod POD NODE CONTAINER: notes what its attachment record says.
 note_pod() {
     POD_NODE[$1]=$2
     POD_ID[$1]=$3
-    POD_RECORD[$1]=$(record_of "$2" "$3")
-    [ -n "${POD_RECORD[$1]}" ] || die "no attachment record of $1 on $2"
+    read -r "POD_NETNS[$1]" "POD_ADDRESSES[$1]" < <(record_of "$1" |
+        jq -r '"\(.netns) \([.addresses[] | split("/")[0]] | join(" "))"') || die "no attachment record of $1 on $2"
 }
 
-# record_of NODE CONTAINER: nothing, if it has none.
 record_of() {
-    records "$1" | jq -c --arg container "$2" 'select(.container == $container)'
-}
-
-records() {
-    find "$LAB_STATE/$1/run/tartan/attachments" -name '*.json' -exec cat {} + 2>/dev/null | jq -c .
+    cat "$LAB_STATE/${POD_NODE[$1]}/run/tartan/attachments/${POD_ID[$1]}:eth0.json" 2>/dev/null
 }
 
 is_detached() {
-    [ -z "$(record_of "${POD_NODE[$1]}" "${POD_ID[$1]}")" ]
-}
-
-# pod_addresses POD: as words.
-pod_addresses() {
-    jq -r '[.addresses[] | split("/")[0]] | join(" ")' <<<"${POD_RECORD[$1]}"
-}
-
-# pod_address POD: its first, which is of IPv4.
-pod_address() {
-    pod_addresses "$1" | cut -d ' ' -f 1
+    ! record_of "$1" >/dev/null
 }
 
 # Runs a tool of ours in the network namespace of a pod.
 in_pod() {
-    in_runtime_host "${POD_NODE[$1]}" nsenter --net="$(jq -r .netns <<<"${POD_RECORD[$1]}")" -- "${@:2}"
+    in_runtime_host "${POD_NODE[$1]}" nsenter --net="${POD_NETNS[$1]}" -- "${@:2}"
 }
 
 # reaches FROM ADDRESS: each ping of a pod is answered, however late a busy machine lets it be.
@@ -139,10 +164,9 @@ reaches() {
 # transfer FROM TO ADDRESS [PORT]: what a pod or node sends arrives in a pod whole, to an address of its own, or one of
 # IPv4 that leads there.
 transfer() {
-    local arrives receiver sent from=in_pod
+    local arrives=$3 receiver sent from=in_pod
     [ -n "${POD_NODE[$1]:-}" ] || from=in_ns
-    arrives=$(pod_address "$2")
-    [[ $3 != *:* ]] || arrives=$3
+    [[ $3 == *:* ]] || arrives=${POD_ADDRESSES[$2]%% *}
     in_pod "$2" python3 "$TOOLS/bulk.py" receive "$arrives" 5003 >"$SCRATCH/received" &
     receiver=$!
     sent=$("$from" "$1" python3 "$TOOLS/bulk.py" send "$3" "${4:-5003}" "$BYTES") || fail "sending from $1 to $3"
@@ -154,7 +178,7 @@ transfer() {
 # exchange POD POD: of two nodes: pings and a transfer each way, in every family they have.
 exchange() {
     local address
-    for address in $(pod_addresses "$2"); do
+    for address in ${POD_ADDRESSES[$2]}; do
         reaches "$1" "$address"
         transfer "$1" "$2" "$address"
     done
@@ -166,7 +190,7 @@ podman_up() {
     write_on "$1" /etc/containers/containers.conf <<'TOML'
 [network]
 network_backend = "cni"
-cni_plugin_dirs = ["/opt/cni/bin", "/usr/lib/cni"]
+cni_plugin_dirs = ["/opt/cni/bin"]
 default_network = "tartan"
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
@@ -183,31 +207,17 @@ podman() {
     in_runtime_host "$1" podman "${@:2}"
 }
 
-# podman_run NODE NAME OPTION...: a container that sleeps, noted as a pod.
-podman_run() {
-    local id
-    id=$(podman "$1" run -d --name "$2" --cgroup-parent "/$PREFIX-runtimes" "${@:3}" --rootfs "$SCRATCH/$1/rootfs" \
-        /bin/sleep 600) || die "podman run of $2 on $1"
-    note_pod "$2" "$1" "$id"
-}
-
 # containerd_up NODE: containerd with its CRI, which `ctr` and `cri` speak to, and the image of sandboxes.
 containerd_up() {
     write_on "$1" /etc/containerd/config.toml <<TOML
 version = 2
 root = "$SCRATCH/$1/containerd"
-disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs",
-    "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
+disabled_plugins = ["io.containerd.internal.v1.opt"]
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "localhost/pause:1"
   restrict_oom_score_adj = true
   disable_apparmor = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/opt/cni/bin"
-    conf_dir = "/etc/cni/net.d"
 TOML
-    # It looks nowhere else for plugins, and brings `lo` up by one of them.
-    in_runtime_host "$1" cp -r /usr/lib/cni/. /opt/cni/bin/
     containerd_start "$1"
     python3 "$TOOLS/oci_image.py" "/proc/${RUNTIME_HOST[$1]}/root$SCRATCH/$1/rootfs" "$SCRATCH/pause.tar" \
         localhost/pause:1 /bin/sleep 2147483647
@@ -216,68 +226,14 @@ TOML
 
 # Its process, as the host sees it, is in CONTAINERD[NODE].
 containerd_start() {
-    local entered
     in_runtime_host "$1" containerd -l info >>"$SCRATCH/containerd-$1.log" 2>&1 &
-    entered=$!
-    disown "$entered"
+    disown "$!"
     until_true 15 "containerd on $1 answers" in_runtime_host "$1" ctr version || tail -n 20 "$SCRATCH/containerd-$1.log"
     # shellcheck disable=SC2034 # The tests use it.
-    CONTAINERD[$1]=$(pgrep -P "$(pgrep -P "$entered" -x nsenter)" -x containerd)
-}
-
-# cri NODE VERB ARG...; Debian's python3 alone has Debian's python3-grpcio.
-cri() {
-    in_runtime_host "$1" /usr/bin/python3 "$TOOLS/cri.py" /run/containerd/containerd.sock "${@:2}"
-}
-
-# cri_run NODE NAME OPTION...: a sandbox, noted as a pod.
-cri_run() {
-    local id
-    id=$(cri "$1" run "$2" "/$PREFIX-runtimes" "${@:3}") || die "RunPodSandbox of $2 on $1"
-    note_pod "$2" "$1" "$id"
-}
-
-# cri_end POD: stopped twice, as after a restart of a kubelet, the second time without a namespace; and removed.
-cri_end() {
-    local node=${POD_NODE[$1]} id=${POD_ID[$1]}
-    cri "$node" stop "$id" || fail "StopPodSandbox of $1"
-    equal "$1 once stopped" 'notready ' "$(cri "$node" podstatus "$id")"
-    cri "$node" stop "$id" || fail "the second StopPodSandbox of $1"
-    cri "$node" rm "$id" || fail "RemovePodSandbox of $1"
-}
-
-# network_is true|false: what the CRI of node1 says.
-network_is() {
-    [[ $(cri node1 status) == "NetworkReady $1"* ]]
+    CONTAINERD[$1]=$(pgrep -P "$(pgrep -P "$!" -x nsenter)" -x containerd)
 }
 
 # contains WHAT PART TEXT
 contains() {
     if [[ $3 == *"$2"* ]]; then say "$1: ... $2 ..."; else fail "$1: expected '$2' in: $3"; fi
-}
-
-# forgotten NODE: of the pods that are gone nothing is left, wherever a runtime or a plugin leaves something.
-forgotten() {
-    until_true 5 "$1 holds what it held before its pods" holds_as_before "$1" ||
-        diff "$SCRATCH/$1.before" "$SCRATCH/$1.after" | grep '^[<>]'
-}
-
-holds_as_before() {
-    holdings "$1" >"$SCRATCH/$1.after"
-    cmp -s "$SCRATCH/$1.before" "$SCRATCH/$1.after"
-}
-
-# One fact a line. Debian's portmap and firewall keep their empty chains, which name no pod, for the next one.
-holdings() {
-    local space=$PREFIX-$1
-    ip -n "$space" -j link show | jq -r '.[].ifname'
-    ip -n "$space" -4 -o route show table all
-    ip -n "$space" -6 -o route show table all
-    ip -n "$space" rule show
-    ip netns exec "$space" nft list ruleset 2>/dev/null | sed -E 's/counter packets [0-9]+ bytes [0-9]+//' |
-        { grep -E '10\.244\.[0-9]+\.[0-9]+[^/0-9]|fd00:10:244:|CNI-(DN-)?[0-9a-f]{10}|tt[0-9a-f]{8}' || true; }
-    records "$1"
-    in_runtime_host "$1" find /run/netns /var/lib/cni -type f ! -name 'last_reserved*' ! -name lock 2>/dev/null || true
-    in_runtime_host "$1" findmnt -rno TARGET,FSTYPE
-    in_runtime_host "$1" ps -e -o comm= | { grep -vxE 'ps|catatonit' || true; } | sort
 }
