@@ -19,7 +19,7 @@ etcd_prepare() {
         >>"$STATE/registry/environment"
 }
 
-# An authority, the server's certificate and one for every client. Clients' have no name that etcd could take for a user.
+# An authority, the server's certificate and one for every client, which has no name that etcd could take for a user.
 etcd_certificates() {
     local tls=$1 family names=IP:127.0.0.1 name
     mkdir -m 700 "$tls"
@@ -41,7 +41,8 @@ etcd_start() {
     local host urls='' tls=$STATE/registry/tls options=()
     for host in 127.0.0.1 $(registry_hosts); do urls+="${urls:+,}http${SECURE:+s}://$host:2379"; done
     if [ -n "$SECURE" ]; then
-        options=(--client-cert-auth --trusted-ca-file "$tls/ca.pem" --cert-file "$tls/server.pem" --key-file "$tls/server.key")
+        options=(--client-cert-auth --trusted-ca-file "$tls/ca.pem"
+            --cert-file "$tls/server.pem" --key-file "$tls/server.key")
     fi
     registry_process etcd --name lab --data-dir "$STATE/registry/data/etcd" --logger zap \
         --listen-client-urls "$urls" --advertise-client-urls "$urls" --listen-peer-urls http://127.0.0.1:2380 \
@@ -51,13 +52,6 @@ etcd_start() {
 
 etcd_answers() {
     etcdctl --command-timeout 1s get "$ETCD_PREFIX/config"
-}
-
-# The cluster's configuration, and what is to be there of the nodes.
-etcd_fill() {
-    etcdctl put "$ETCD_PREFIX/config" "$(net_conf)" >/dev/null
-    registry_nodes
-    [ -z "$SECURE" ] || etcd_users
 }
 
 # As root, once there are users.

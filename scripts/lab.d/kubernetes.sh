@@ -10,7 +10,7 @@ FLANNEL=flannel.alpha.coreos.com/
 
 kubernetes_prepare() {
     need_tools curl
-    [ -x "$LAB_BIN/tartan-test-apiserver" ] || die "no tartan-test-apiserver in $LAB_BIN: run scripts/build --load, or set LAB_BIN"
+    [ -x "$LAB_BIN/tartan-test-apiserver" ] || die "no tartan-test-apiserver in $LAB_BIN: run scripts/build --load"
     echo "KUBECONFIG=$STATE/registry/kubeconfig" >"$STATE/registry/environment"
     cat >"$STATE/registry/kubeconfig" <<TEXT
 apiVersion: v1
@@ -33,8 +33,8 @@ kubernetes_start() {
     registry_process "$LAB_BIN/tartan-test-apiserver" --listen "$(registry_host):$KUBERNETES_PORT" "${options[@]}" "$@"
 }
 
-# It says its address once it has everything. A real one has forgotten what was before its start. Revisions of ours begin
-# anew: a watch from one of an earlier server would go on here, and get what was loaded one by one.
+# It says its address once it has everything. A real one has forgotten what was before its start. Revisions of ours
+# begin anew: a watch from one of an earlier server would go on here, and get what was loaded one by one.
 kubernetes_answers() {
     grep -q '^http://' <<<"$(tail -n 1 "$STATE/registry/log")" && kubernetes_api GET /api/v1/nodes || return 1
     if [ -s "$STATE/registry/data/nodes.json" ]; then
@@ -48,10 +48,6 @@ kubernetes_api() {
     if [ "$1" = PATCH ]; then kind=merge-patch+json; fi
     registry_in curl -sS --fail-with-body -m 5 --noproxy '*' -X "$1" -H "content-type: application/$kind" \
         ${3:+--data "$3"} "http://$(registry_host):$KUBERNETES_PORT$2"
-}
-
-kubernetes_fill() {
-    registry_nodes
 }
 
 # The Node as the controller manager leaves it, and kubelet: flanneld stumbles over one without any annotation. A kernel
@@ -89,9 +85,10 @@ kubernetes_options() {
 kubernetes_leases() {
     kubernetes_api GET /api/v1/nodes | jq -c --arg flannel "$FLANNEL" '.items[]
         | (.metadata.annotations // {} | with_entries(.key |= ltrimstr($flannel))) as $of
-        | select($of["kube-subnet-manager"] == "true") | {key: .metadata.name, subnets: (.spec.podCIDRs // [.spec.podCIDR]),
-            type: ($of["backend-type"] // "udp"), public4: $of["public-ip"], public6: $of["public-ipv6"],
-            mac4: ($of["backend-data"] // "{}" | fromjson.VtepMAC), mac6: ($of["backend-v6-data"] // "{}" | fromjson.VtepMAC)}'
+        | select($of["kube-subnet-manager"] == "true")
+        | {key: .metadata.name, subnets: (.spec.podCIDRs // [.spec.podCIDR]), type: ($of["backend-type"] // "udp"),
+            public4: $of["public-ip"], mac4: ($of["backend-data"] // "{}" | fromjson.VtepMAC),
+            public6: $of["public-ipv6"], mac6: ($of["backend-v6-data"] // "{}" | fromjson.VtepMAC)}'
 }
 
 kubernetes_save() {

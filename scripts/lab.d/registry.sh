@@ -13,12 +13,17 @@
 # The number of its host on the underlay.
 REGISTRY_HOST=252
 
+# What it holds before the nodes start: the cluster's configuration, a place for each node's subnet (not with --acquire,
+# where a node takes any), and what flanneld would have written for a kernel node.
 registry_up() {
+    local node
     mkdir -p "$STATE/registry/data"
     underlay_host registry "$REGISTRY_HOST"
     "${REGISTRY}_prepare"
     registry_start
-    "${REGISTRY}_fill"
+    [ "$REGISTRY" != etcd ] || etcdctl put "$ETCD_PREFIX/config" "$(net_conf)" >/dev/null
+    for node in $(node_numbers); do "${REGISTRY}_node" "$node"; done
+    [ -z "$SECURE" ] || etcd_users
 }
 
 # The server with further arguments of its own; waits until it answers.
@@ -107,13 +112,6 @@ registry_leases() {
     "${REGISTRY}_leases"
 }
 
-# What it holds, before the nodes start: a place for each node's subnet (not with --acquire, where a node takes any), and
-# what flanneld would have written for a kernel node.
-registry_nodes() {
-    local node
-    for node in $(node_numbers); do "${REGISTRY}_node" "$node"; done
-}
-
 # The options of the agent of node $1, one a line.
 registry_options() {
     printf '%s\n' --registry "$REGISTRY" --iface eth0
@@ -123,9 +121,7 @@ registry_options() {
 # Its addresses, in the form of a URL's host.
 registry_hosts() {
     local family
-    for family in $(outside); do
-        if [ "$family" = 4 ]; then underlay_address "$REGISTRY_HOST" 4; else echo "[$(underlay_address "$REGISTRY_HOST" 6)]"; fi
-    done
+    for family in $(outside); do underlay_address "$REGISTRY_HOST" "$family" | sed 's/.*:.*/[&]/'; done
 }
 
 # The one for nodes and certificates.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The testbed's Kubernetes API server, compared with the real one: both are asked the same by HTTP (tools/apiserver_ask.py)
-# and must answer the same: codes, reasons, events, Nodes.
+# The testbed's Kubernetes API server, compared with the real one: both are asked the same by HTTP and must answer the
+# same: codes, reasons, events, Nodes (tools/apiserver_ask.py).
 #
 # apiserver_oracle.sh PART [record]: `recorded` compares with what the real server of Kubernetes 1.20 answered once
 # (tools/apiserver_answers), `real` asks that of scripts/kubernetes; with `record` it writes the answers anew.

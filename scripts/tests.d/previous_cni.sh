@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What flannel left on a node is shown, and removed where it is told to, beside a running Tartan: each thing that this
-# kernel can make, as flannel makes it. What is not flannel's stays, what Tartan uses stays, and beside its daemon nothing
-# goes. The lab is afterwards as it was before; no datagram between pods is lost meanwhile. (How things of other CNIs are
-# known, cargo's tests of the agent's module `previous` show.)
+# kernel can make, as flannel makes it. What is not flannel's stays, what Tartan uses stays, and beside its daemon
+# nothing goes. The lab is afterwards as it was before; no datagram between pods is lost meanwhile. (How things of other
+# CNIs are known, cargo's tests of the agent's module `previous` show.)
 #
 #   pod1 ── node1: keeper, service, leftovers ══ underlay ══ node2 ── pod2
 # case:
@@ -89,7 +89,7 @@ beside() {
     start_in node1 "$SCRATCH/$1" 60
     until_true 5 "$1 runs" grep -qx "$1" "/proc/$PID/comm"
     cleanup 1 --remove
-    grep -q "nothing was removed: .* process $PID (.*$1" "$SCRATCH/said" || fail "$1 is not named: $(cat "$SCRATCH/said")"
+    grep -q "nothing was removed: .* process $PID (.*$1" "$SCRATCH/said" || fail "not $1: $(cat "$SCRATCH/said")"
     same "the node beside $1" "$LEFT" "$(census)"
     stop "$PID"
 }

@@ -56,20 +56,6 @@ removed_from_kubernetes() {
     comes_back emptied
 }
 
-# moves FROM TO: node4 gets another address and loses the one that it had.
-moves() {
-    local six="2001:db8:192::"
-    ip -n "$PREFIX-node$NEW" address add "192.0.2.$2/24" dev eth0
-    ip -n "$PREFIX-node$NEW" address delete "192.0.2.$1/24" dev eth0
-    if [ "$INSIDE" = dual ]; then
-        ip -n "$PREFIX-node$NEW" address add "$six$2/64" dev eth0 nodad
-        ip -n "$PREFIX-node$NEW" address delete "$six$1/64" dev eth0
-    fi
-    until_true "$FOLLOWED_WITHIN" "the registry has node$NEW at 192.0.2.$2" has_record "$2"
-    equal "records of 192.0.2.$1" '' "$(record_of "$1")"
-    reached pod1 $POD
-}
-
 # gets_mac FOUR SIX [WRITTEN]: as flanneld after a reboot, with devices made anew.
 gets_mac() {
     ip -n "$PREFIX-node3" link set flannel.1 address "$1"
@@ -108,14 +94,22 @@ KEY=$(record_of $NEW | jq -r .key)
 "removed_from_$REGISTRY"
 # Without this the kernel takes the second address of a subnet away with the first.
 in_ns node$NEW sysctl -q -w net.ipv4.conf.all.promote_secondaries=1
-moves $NEW 104
+ip -n "$PREFIX-node$NEW" address add 192.0.2.104/24 dev eth0
+ip -n "$PREFIX-node$NEW" address delete 192.0.2.$NEW/24 dev eth0
+if [ "$INSIDE" = dual ]; then
+    ip -n "$PREFIX-node$NEW" address add 2001:db8:192::104/64 dev eth0 nodad
+    ip -n "$PREFIX-node$NEW" address delete 2001:db8:192::$NEW/64 dev eth0
+fi
+until_true "$FOLLOWED_WITHIN" "the registry has node$NEW at its new address" has_record 104
+equal "records of its old one" '' "$(record_of $NEW)"
+reached pod1 $POD
 same "daemons and addresses of node$NEW" "$JOINED" "$(agents node$NEW)"
 ends
 ADDRESS=$(address_of $POD)
 [ "$REGISTRY" != etcd ] || registry delete 104
 lab leave node$NEW
 until_true "$FOLLOWED_WITHIN" "node1 has no node$NEW" knows_not node1 $NEW
-grep -qi unreachable <<<"$(in_ns pod1 ping -c 1 -W 1 "$ADDRESS")" || fail "pod1 is not told that $ADDRESS is unreachable"
+grep -qi unreachable <<<"$(in_ns pod1 ping -c 1 -W 1 "$ADDRESS")" || fail "$ADDRESS is not unreachable to pod1"
 gets_mac "$MAC" "$MAC" "$MAC"
 gets_mac "$(vtep_mac_of node3 4)" "$(vtep_mac_of node3 6)"
 same "daemons and addresses of node1 and node2" "$OLD" "$(agents node1 node2)"

@@ -14,8 +14,8 @@ SETTINGS=$ROOT/etc/tartan/tartan.toml
 BROKEN=('shrink-grase|shrink-grase = 300' 'workers|workers = 70000' 'strict-pods|strict-pods = "perhaps"'
     'line 1|iface = "eth' 'line 2|shrink-grace = 300'$'\n''masquer' 'UTF-8|# '$'\xff\xfe' 'spin|spin = "often"')
 # The same of the net-conf, by a filter of jq.
-BROKEN_NET_CONF=('Network|.Network = "10.244.0.0/33"' 'backend type|.Backend.Type = "none"' 'Port|.Backend.Port = "eight"'
-    'EOF|empty')
+BROKEN_NET_CONF=('Network|.Network = "10.244.0.0/33"' 'backend type|.Backend.Type = "none"'
+    'Port|.Backend.Port = "eight"' 'EOF|empty')
 
 # The lab's agents have no tartan.toml.
 put_back() {
@@ -54,7 +54,8 @@ for BAD in "${BROKEN[@]}" "${BROKEN[@]}"; do
     good
 done
 for BAD in "${BROKEN_NET_CONF[@]}"; do
-    change "$ROOT/net-conf.json" "$(jq "${BAD#*|}" "$SCRATCH/net-conf.json")" "(${BAD%%|*})[^\n]*code=\"net-conf-refused\""
+    TEXT=$(jq "${BAD#*|}" "$SCRATCH/net-conf.json")
+    change "$ROOT/net-conf.json" "$TEXT" "(${BAD%%|*})[^\n]*code=\"net-conf-refused\""
     change "$ROOT/net-conf.json" "$(cat "$SCRATCH/net-conf.json")" "nothing has changed that the service goes by"
 done
 stop_datagrams

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034 # The tests use what it sets.
-# Kubernetes API servers for tests: the testbed's own, and the real one of scripts/kubernetes with Tartan's service account.
-# Sourced after test_case.sh.
+# Kubernetes API servers for tests: the testbed's own, and the real one of scripts/kubernetes with Tartan's service
+# account. Sourced after test_case.sh.
 
 TEST_SERVER=$(dirname "$LOAD")/tartan-test-apiserver
 DEPLOY=$(readlink -f "$SCRIPTS/../deploy/kubernetes")
@@ -20,7 +20,8 @@ COMPACT_REAL="set -e
 # The testbed's server, with a user of flannel's rights: $SCRATCH/url, and kubeconfig, kubeconfig-token, kubeconfig-as.
 test_server() {
     if [ ! -x "$TEST_SERVER" ]; then "$SCRIPTS/build" --load; fi
-    "$TEST_SERVER" --kubeconfig "$SCRATCH" --token "restricted=$ACCOUNT:$RIGHTS" --token "=system:admin:*" >"$SCRATCH/url" &
+    "$TEST_SERVER" --kubeconfig "$SCRATCH" --token "restricted=$ACCOUNT:$RIGHTS" --token "=system:admin:*" \
+        >"$SCRATCH/url" &
     STARTED+=("$!")
     until_true 5 "the test server's URL" test -s "$SCRATCH/url" || die "no test server"
 }

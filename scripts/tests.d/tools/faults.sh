@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# Faults, several at once. After they are made `tartan status` and `tartan doctor` show on every node the problems that they
-# cause and no others, both with exit code 1; after their end none, with exit code 0. Sourced behind law.sh.
+# Faults, several at once. After they are made `tartan status` and `tartan doctor` show on every node the problems that
+# they cause and no others, both with exit code 1; after their end none, with exit code 0. Sourced behind law.sh.
 #
 #   fault MAKE END EXPECTATION...    makes it; END is done by `no_more`, and at the law's end in any case
 #   found [NODE...]                  each node (default: all with Tartan) shows what is expected of it
 #   no_more                          ends all faults; `found` then expects no problem
 #
-# An EXPECTATION is "NODE CODE [WORDS|WORDS...]": a finding of this code, each of whose WORDS its sentence, evidence or remedy
-# has. A fault and the end of another may be looked for at once.
+# An EXPECTATION is "NODE CODE [WORDS|WORDS...]": a finding of this code, each of whose WORDS its sentence, evidence or
+# remedy has. A fault and the end of another may be looked for at once.
 
 EXPECTED=()
 ENDS=()
@@ -24,7 +24,7 @@ fault() {
 
 no_more() {
     local step
-    for ((step = ${#ENDS[@]} - 1; step >= 0; step--)); do eval "${ENDS[step]}" || fail "to end a fault: ${ENDS[step]}"; done
+    for ((step = ${#ENDS[@]} - 1; step >= 0; step--)); do eval "${ENDS[step]}" || fail "the end: ${ENDS[step]}"; done
     ENDS=()
     EXPECTED=()
     BEGAN=$SECONDS
@@ -35,10 +35,12 @@ found() {
     local node nodes=("$@")
     if [ $# = 0 ]; then nodes=("${TARTAN[@]}"); fi
     for node in "${nodes[@]}"; do
-        until_true 10 "status of $node shows '$(expected "$node")'" status_agrees "$node" || jq -c .problems "$SCRATCH/status" >&2
+        until_true 10 "status of $node shows '$(expected "$node")'" status_agrees "$node" ||
+            jq -c .problems "$SCRATCH/status" >&2
     done
     measured_at_most "seconds until all nodes show that" 10 $((SECONDS - BEGAN))
-    until_true 10 "the doctor of each finds the same" doctors_agree "${nodes[@]}" || jq -c '.checks[].findings[]' "$SCRATCH"/doctor-* >&2
+    until_true 10 "the doctor of each finds the same" doctors_agree "${nodes[@]}" ||
+        jq -c '.checks[].findings[]' "$SCRATCH"/doctor-* >&2
     for node in "${nodes[@]}"; do all_said "$node"; done
 }
 
@@ -90,8 +92,8 @@ diagnosis() {
 # all_said NODE: each finding is complete, and has the words that are expected of it.
 all_said() {
     local row node code words word
-    equal "incomplete findings of $1" "" "$(jq -c '.checks[].findings[]
-        | select([.sentence, .remedy, .severity, .evidence[0] // "", .reference[0] // ""] | any(. == ""))' "$SCRATCH/doctor-$1")"
+    equal "incomplete findings of $1" "" "$(jq -c '.checks[].findings[] | select(any(.sentence, .remedy, .severity,
+        .evidence[0] // "", .reference[0] // ""; . == ""))' "$SCRATCH/doctor-$1")"
     for row in "${EXPECTED[@]}"; do
         read -r node code words <<<"$row"
         [ "$node" = "$1" ] || continue
@@ -101,12 +103,12 @@ all_said() {
 
 # evidence NODE CODE WORDS: a finding of that code has them.
 evidence() {
-    jq -e --arg code "$2" --arg words "$3" '[.checks[].findings[] | select(.code == $code) | .sentence, .evidence[], .remedy]
-        | any(contains($words))' "$SCRATCH/doctor-$1" >/dev/null ||
+    jq -e --arg code "$2" --arg words "$3" 'any(.checks[].findings[] | select(.code == $code)
+        | .sentence, .evidence[], .remedy; contains($words))' "$SCRATCH/doctor-$1" >/dev/null ||
         fail "no finding $2 of $1 says '$3': $(jq -c '.checks[].findings[]' "$SCRATCH/doctor-$1")"
 }
 
-# net_conf NODE [FILTER]: changes its net-conf by a filter of jq, or back to what it was; its service starts anew with that.
+# net_conf NODE [FILTER]: changes its net-conf by a filter of jq, or back; its service starts anew with that.
 net_conf() {
     local file=$LAB_STATE/$1/net-conf.json
     [ -e "$SCRATCH/net-conf-$1" ] || cp "$file" "$SCRATCH/net-conf-$1"
@@ -122,5 +124,5 @@ flannel_chain() {
 
 # foreign_firewall NODE: another program's, whose policy is to drop what is forwarded.
 foreign_firewall() {
-    in_ns "$1" nft 'add table inet strict; add chain inet strict forward { type filter hook forward priority 0; policy drop; }'
+    in_ns "$1" nft 'table inet strict { chain forward { type filter hook forward priority 0; policy drop; }; }'
 }
