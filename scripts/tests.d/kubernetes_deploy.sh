@@ -6,6 +6,7 @@
 #
 # kubernetes_deploy.sh PART: manifests, real or registry
 # needs: scripts/kubernetes
+# needs: network: Helm
 # case: manifests
 # full: real
 # full: registry
