@@ -44,7 +44,7 @@ upgrade() {
 # upgrade_killed MILLISECONDS: the keeper is, so long after an upgrade began.
 upgrade_killed() {
     start_in node1 "$BIN/tartan" --root "$ROOT" upgrade --program "${PROGRAMS[1]}" >"$SCRATCH/upgrade" 2>&1
-    sleep "$(printf '0.%03d' "$1")"
+    sleep "$(($1 / 1000)).$(printf '%03d' $(($1 % 1000)))"
     kill -KILL "$(keeper_of node1)"
     wait "$PID" || true
     until_true 5 "no process is left" prints "" pgrep -af -- "--root $ROOT run"

@@ -111,8 +111,9 @@ guards_private_port() {
 
 repairs() {
     in_ns node1 tc filter del dev eth0 ingress
+    until_true 12 "the program at the underlay is put back" has_programs || programs_of node1
     ip -n "$PREFIX-node1" link delete tartan0-gro
-    until_true 12 "the program at the underlay and the VXLAN device are put back" has_programs || programs_of node1
+    until_true 12 "the VXLAN device is put back" has_programs || programs_of node1
 }
 
 has_programs() {

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# With kernel-path = auto the packets of an established connection pass the host's stack by on every node that has it,
-# and the pods' counts have them. A translated connection passes the stack where it is translated. Each change of the
-# host, a rule, a route, a policy rule, an address, a link, a filter, sends all flows through the stack again: a new
-# rule that drops stops an installed flow. A forgotten connection and a deleted pod end theirs, and the pod that has the
-# address next gets its packets. A TCP transfer under kube-proxy's rule against INVALID packets changes its way again
-# and again: no connection is reset, every byte arrives.
+# With kernel-path = auto packets of an established connection pass the host's stack by on every node that has it, and
+# the pods' counts have them; a translated one passes the stack where it is translated. Each change of the host, a rule,
+# a route, a policy rule, an address, a link, a filter, sends all flows through the stack: a new rule that drops stops
+# an installed flow. A forgotten connection, a deleted pod, and a peer that is gone, or whose address or pods' addresses
+# become another's, end theirs: who has the address next gets the packets, and nothing else passes. A TCP transfer under
+# kube-proxy's rule against INVALID packets changes its way again and again: no connection is reset, each byte arrives.
 #
 # And, also in a lab without it: the underlay address of a running node moves in the list of nodes. It follows without
 # a restart, a TCP connection lives on, and nothing passes at the old address.
@@ -21,7 +21,6 @@
 # Changes of a transfer's way.
 TURNS=3
 if [ -n "${FULL:-}" ]; then TURNS=200; fi
-VIRTUAL=203.0.113.7
 # What is done to a node and undone, and which cause it counts as. The route is one to the peer.
 CHANGES=(
     "rules|nft add table ip turn|nft delete table ip turn"
@@ -67,11 +66,11 @@ refused_either() {
 }
 
 translated() {
-    local before long=$SENDER
+    local before long=$SENDER virtual=203.0.113.7
     before=$(refused_either)
     in_ns node1 nft "add table ip turn; add chain ip turn nat { type nat hook prerouting priority -100; }
-        add rule ip turn nat ip daddr $VIRTUAL udp dport 80 dnat to $(address_of "$FAR" 4):9000"
-    talk pod1 "$VIRTUAL" translated 9002 80
+        add rule ip turn nat ip daddr $virtual udp dport 80 dnat to $(address_of "$FAR" 4):9000"
+    talk pod1 "$virtual" translated 9002 80
     until_true 10 "translated flows are refused" more_than "$before" refused_either
     until_true 10 "the other flow leaves the stack out beside it" flow_beside
     stop "$SENDER"

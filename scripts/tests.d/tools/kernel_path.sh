@@ -56,10 +56,7 @@ in_user_space() {
 # shellcheck disable=SC2034 # The laws use them.
 choose_far() {
     FAR=pod3 SIDES=(node1 node2)
-    if [ -n "$(in_user_space node1 node2)" ]; then
-        FAR=pod5
-        SIDES=(node1)
-    fi
+    if [ -n "$(in_user_space node1 node2)" ]; then FAR=pod5 SIDES=(node1); fi
 }
 
 programs_send() {
@@ -106,13 +103,17 @@ watch_stack() {
 # watched NODE [NAME]: steady datagrams so far. Of those that were gathered the counter has one packet, and one header
 # of 28 bytes.
 watched() {
-    in_ns "$1" nft -j list counter ip watch "${2:-pods}" |
-        jq '.nftables[].counter | values | (.bytes - 28 * .packets) / 200 | floor'
+    local text
+    text=$(in_ns "$1" nft list counter ip watch "${2:-pods}")
+    [[ $text =~ packets\ ([0-9]+)\ bytes\ ([0-9]+) ]]
+    echo $(((BASH_REMATCH[2] - 28 * BASH_REMATCH[1]) / 200))
 }
 
 # udp POD In|Out: datagrams so far.
 udp() {
-    in_ns "$1" nstat -asz "Udp${2}Datagrams" "Udp6${2}Datagrams" | awk 'NR > 1 { sum += $2 } END { print sum }'
+    in_ns "$1" awk -v way="$2" '/^Udp: [0-9]/ { sum += $(way == "In" ? 2 : 5) }
+        $1 == "Udp6" way "Datagrams" { sum += $2 }
+        END { print sum }' /proc/net/snmp /proc/net/snmp6
 }
 
 # a_while POD [In|Out [COUNT]]: until it has sent or received so many more.
