@@ -59,8 +59,7 @@ damage() {
         else
             address=$(address_of pod1 "$family")
             # Not its MAC too, which others_route() changes: a link of another name and MAC is another program's.
-            damages+=("neigh replace $address lladdr 02:00:00:00:00:66 dev $1 nud permanent" "link set $1 alias another"
-                "neigh delete $address dev $1" "route delete $address dev $1")
+            damages+=("neigh delete $address dev $1" "route delete $address dev $1" "link set $1 alias another")
         fi
     done
     damages+=("link set $1 mtu 1300" "net.ipv4.conf.$1.rp_filter=2" "net.ipv4.conf.$1.forwarding=0"
@@ -129,9 +128,11 @@ for FAMILY in "${FAMILIES[@]}"; do
 done
 for _ in 1 2 3; do
     for FAMILY in "${FAMILIES[@]}"; do
-        ip -n "$SPACE" "-$FAMILY" route delete "$(address_of pod1 "$FAMILY")" dev "$LINK"
+        POD1=$(address_of pod1 "$FAMILY")
+        ip -n "$SPACE" "-$FAMILY" route delete "$POD1" dev "$LINK"
+        in_ns node1 ip neigh replace "$POD1" lladdr 02:00:00:00:00:66 dev "$LINK" nud permanent
     done
-    put_back "the pod's route"
+    put_back "the pod's route and its neighbour entry"
 done
 for PID in "${STARTED[@]}"; do stop "$PID" INT; done
 equal "a pod's own packets, booked as forged" "$BOOKED" "$(said drops "$FORGED")"
