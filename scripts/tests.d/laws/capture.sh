@@ -35,8 +35,7 @@ started() {
 
 # ended NAME...: each as by Ctrl-C.
 ended() {
-    local name
-    for name; do stop "${RUNS[$name]}" INT; done
+    for NAME; do stop "${RUNS[$NAME]}" INT; done
 }
 
 pings() {

@@ -65,9 +65,9 @@ has_renounced() {
     grep -qE "^$(threads "^$1\$") +(<\.\.\. )?landlock_restrict_self(\(| resumed>).*= 0\$" "$SCRATCH/landlock"
 }
 
-# unanswered WHAT ARGUMENT...: pings of pod1 that bring back errors alone.
+# unanswered ARGUMENT...: pings of pod1 that bring back errors alone.
 unanswered() {
-    if in_ns pod1 ping -i 0.05 -W 0.5 "${@:2}" >"$SCRATCH/unanswered" 2>&1; then fail "pings are answered: $1"; fi
+    if in_ns pod1 ping -i 0.05 -W 0.5 "$@" >"$SCRATCH/unanswered" 2>&1; then fail "pings are answered: $*"; fi
 }
 
 # errors FAMILY: what a pod can have of its node but packets: fragments, answers, errors; and an interface for which
@@ -76,12 +76,12 @@ errors() {
     local address beyond=([4]=10.244.99.2 [6]=fd00:10:244:99::2) outer
     address=$(address_of pod3 "$1") outer=$(carrier "$1" "$OUTSIDE")
     in_ns pod1 ping -c 3 -i 0.05 -s 4000 "$address" >/dev/null || fail "large pings of IPv$1"
-    unanswered "no node has ${beyond[$1]}" -c 2 "${beyond[$1]}"
+    unanswered -c 2 "${beyond[$1]}"
     # A port that no process has.
     in_ns pod1 bash -c "echo x >/dev/udp/$address/9; echo x >/dev/udp/$address/9" 2>/dev/null || true
     in_ns node1 ip link add narrow mtu 1350 up type bridge
     in_ns node1 ip route add "$(underlay_of node2 "$outer")" dev narrow src "$(underlay_of node1 "$outer")"
-    unanswered "IPv$1, whole, over a path of 1,350 bytes" -c 3 -M "do" -s 1350 "$address"
+    unanswered -c 3 -M "do" -s 1350 "$address"
     in_ns node1 ip link delete narrow
     grep -qi 'too long\|too big\|frag needed' "$SCRATCH/unanswered" ||
         fail "no error of IPv$1 says how much the path takes: $(cat "$SCRATCH/unanswered")"
@@ -147,7 +147,7 @@ for FAMILY in "${FAMILIES[@]}"; do
 done
 # The peer's program ends at once, and its kernel answers every datagram by an ICMP error, which the workers read.
 kill -KILL "$(keeper_of node2)" "$(service_pid node2)"
-unanswered "node2 is dead" -c 10 "$(address_of pod3)"
+unanswered -c 10 "$(address_of pod3)"
 lab start node2
 until_true 5 "node2 is back" in_ns pod1 ping -c 1 -W 1 "$(address_of pod3)"
 control_changes

@@ -38,13 +38,12 @@ for NODE in node1 node3; do reverse_path_filter "$NODE" all 0; done
 for DEVICE in eth0 flannel.1; do reverse_path_filter node3 "$DEVICE" 2; done
 reverse_path_filter node1 eth0 1
 answered pod5 pod1 4 3
-LINES_BEFORE=$(wc -l <"$LAB_STATE/node1/log")
+LOGGED=$(wc -l <"$LAB_STATE/node1/log")
 for NODE in 1 2; do fault "direct $NODE" "overlay $NODE"; done
 fault "net_conf node1 '.Backend.DirectRouting = true'" "net_conf node1" \
     "node1 direct-routing-filtered node3|rp_filter of eth0 is 1|IPv4|sysctl -w net.ipv4.conf.eth0.rp_filter=2|flannel.1"
 found node1
-until_true 5 "the log says it" prints "rp_filter of eth0 is 1" \
-    sh -c "tail -n +$LINES_BEFORE $LAB_STATE/node1/log | grep -om 1 'rp_filter of eth0 is 1'"
+until_true 5 "the log says it" sh -c "tail -n +$LOGGED $LAB_STATE/node1/log | grep 'rp_filter of eth0 is 1'"
 equal "severity, and whether node2 is named" "error false" \
     "$(agent_json node1 status | jq -r '.problems[] | "\(.severity) \(.sentence | contains("node2"))"')"
 answered pod5 pod1 4 0

@@ -51,7 +51,6 @@ if kernel_path_carries; then OFF=("node1 kernel-path-off 192.0.2."); fi
 found node1
 equal "checks of the doctor" 16 "$(jq '.checks | length' "$SCRATCH/doctor-node1")"
 
-say "what lies beside the agent"
 fault 'on ip link add flannel.1 type vxlan id 77 dev eth0 dstport 8479 &&
     on ip address add 10.244.1.0/32 dev flannel.1' 'on ip link delete flannel.1' "node1 flannel-left-over flannel.1"
 fault "flannel_chain node1" "on nft delete table ip nat" "node1 flannel-rules-left ip nat FLANNEL-POSTRTG"
@@ -79,7 +78,6 @@ equal "--fix beside a running agent: exit code, what it did" "1 left alone: the 
     "$(cat "$SCRATCH/code-node1") $(jq -r '.repairs[]' "$SCRATCH/doctor-node1" | cut -c 1-26)"
 on ip link show dev flannel.1 >/dev/null || fail "--fix has taken flannel.1 away"
 
-say "an underlay that is too narrow, a port that another program has, and a bridge of another subnet"
 no_more
 FILTER=. MTU=590 CODES=("node1 underlay-narrow eth0")
 # The net-conf names an MTU, which the underlay then falls below.
@@ -110,7 +108,6 @@ fi
 no_more
 found node1 node2
 
-say "what the agent repairs"
 repaired "" on nft flush ruleset
 repaired net.ipv4.ip_forward setting net.ipv4.ip_forward=0
 undo on nft delete table inet strict

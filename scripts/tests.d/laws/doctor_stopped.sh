@@ -47,7 +47,6 @@ doctor node1 --all
 equal "without more, and of others" "3 agent-not-running true" "$(diagnosis node1) $(jq \
     '.others_not_asked | contains("only a running agent")' "$SCRATCH/doctor-node1")"
 
-say "what flannel left, and what --fix repairs"
 no_more
 fault flannel "on ip link delete flannel.1 && on nft delete table ip nat" "$STOPPED" "node1 flannel-left-over" \
     "node1 flannel-rules-left"

@@ -15,7 +15,7 @@
 FAMILY=4 IP=ip ICMP=icmp HEADER=0 PORT=8472
 if [ "$OUTSIDE" = v6 ]; then FAMILY=6 IP=ip6 ICMP=icmpv6 HEADER=40; fi
 if [ "$BACKEND" = udp ]; then PORT=8285; fi
-# Bytes, on the path from node1 to node3; in bytes of an IPv6 header's length the header itself is not counted.
+# Bytes, from node1 to node3; an IPv6 header's length does not count itself.
 NARROW=1405
 THREE=$(underlay_of node3 "$FAMILY")
 LIST=$LAB_STATE/node2/nodes.toml
@@ -83,7 +83,7 @@ RECEIVER=$PID
 start_in pod1 python3 "$TOOLS/bulk.py" send "$FAR" 5201 $((1 << 32)) 4000000 >"$SCRATCH/sent"
 more_arrives
 
-say "lost one way, a narrow path, and what this node itself drops or has no route for"
+# Lost one way, a narrow path, and what this node itself drops or has no route for.
 fault "on_the_way node2 $(underlay_of node1 "$FAMILY")" "in_ns net nft delete table netdev way-node2" \
     "node1 peer-silent node2 is silent for" "node2 peer-one-way node1 is one-way for"
 fault "on_the_way node1 '$THREE $IP length > $((NARROW - HEADER))'" "in_ns net nft delete table netdev way-node1" \
@@ -132,6 +132,5 @@ if [ "$KERNEL_PATH" = off ]; then
     show node2 node3
 fi
 
-say "all faults end"
 no_more
 show "${TARTAN[@]}"

@@ -103,7 +103,6 @@ well "tcp" "6 80 84 true" "$POD3" --tcp 80
 well "udp" "17 53 84 false" "$POD3" --udp 53
 well "icmp" "1 0 84 false" "$POD3" --icmp
 well "a whole packet" "1 0 $MTU true" "$POD3" --size "$MTU" --df
-well "udp, a whole packet" "17 53 $MTU true" "$POD3" --udp 53 --size "$MTU" --df
 # The device's MTU is the bound, and only of what must not be fragmented.
 well "larger than the device, in fragments" any "$POD3" --size "$((MTU + 1))"
 equal "ticks" "$(wc -w <<<"$STAGES")" "$(tartan node1 trace "$POD1" "$POD3" | grep -c '^✓ ')"
