@@ -200,7 +200,7 @@ node_join() {
 # Takes node $1 away with its pods, and what the registry holds of it.
 node_leave() {
     local node=$1 name names
-    mapfile -t names < <(awk -v node="node$node" '$2 == node { print $1 }' "$STATE/pods")
+    mapfile -t names < <(pods_of "node$node")
     for name in "${names[@]}"; do
         pod_down "$name" "node$node"
         ip netns delete "$PREFIX-$name"

@@ -83,6 +83,11 @@ mac_of() {
     ip -n "$1" -j link show "$2" | jq -r '.[0].address'
 }
 
+# pods_of NODE
+pods_of() {
+    awk -v node="$1" '$2 == node { print $1 }' "$STATE/pods"
+}
+
 # Takes a pod off its node.
 pod_down() {
     local name=$1 node=$2 answer
