@@ -93,6 +93,7 @@ COMMANDS
 # How much of it arrives is a matter of how many cores there are for how many threads (scripts/bench measures it).
 flood() {
     local flooder light
+    sink pod3 7011
     start_in pod1 "$LOAD" flood --to "$FAR:7011" --size 64 --flows 2 --seconds 4 >"$SCRATCH/flood"
     flooder=$PID
     until_true 3 "a NAPI thread for $END" threaded 1

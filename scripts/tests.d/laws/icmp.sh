@@ -112,7 +112,7 @@ narrow_path add 1
 # Packets of the underlay that come in fragments, and all.
 in_ns mallory nft 'table inet fragments { chain forward { type filter hook forward priority 0
     ip frag-off & 0x3fff != 0 counter; exthdr frag exists counter; counter; }; }'
-REPAIRS=$(agent_json node1 status | jq .repairs)
+REPAIRS="$(agent_json node1 status | jq .repairs) $(agent_json node2 status | jq .repairs)"
 for ONE in "${FAMILIES[@]}"; do
     setting "$ONE"
     # The first two datagrams over an unknown path are lost at the router, whose second report confirms the first.
@@ -135,4 +135,4 @@ done
 equal "fragments on the underlay, and whether it was looked at" "0 0 true" \
     "$(in_ns mallory nft -j list table inet fragments |
         jq -r '[.nftables[].rule.expr | select(.)[] | .counter.packets | select(.)] | "\(.[0]) \(.[1]) \(.[2] > 0)"')"
-equal "repairs of node1 meanwhile" "$REPAIRS" "$(agent_json node1 status | jq .repairs)"
+equal "repairs meanwhile" "$REPAIRS" "$(agent_json node1 status | jq .repairs) $(agent_json node2 status | jq .repairs)"

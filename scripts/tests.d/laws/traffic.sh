@@ -47,11 +47,10 @@ meet() {
 
 # ask FROM TO...
 ask() {
-    for FAMILY in "${FAMILIES[@]}"; do learn_path_mtu "$1" "$(address_of "$2" "$FAMILY")"; done
+    for FAMILY in "${FAMILIES[@]}"; do learn_path_mtu pod5 "$(address_of pod1 "$FAMILY")"; done
     in_ns "$1" python3 "$TOOLS/sizes.py" ask "$(all_of "${@:2}")" "${SIZES[@]}" || fail "sizes from $1 to ${*:2}"
 }
 
-# flows PAIR...
 flows() {
     python3 "$TOOLS/bulk.py" flows 4 "$BYTES" "$@" || fail "flows of $*"
 }
