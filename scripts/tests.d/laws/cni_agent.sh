@@ -2,9 +2,9 @@
 # A pod's limits are in force when ADD returns: what it exchanges with a pod beside it, a pod of another node and an
 # outside host passes a token bucket each way. The agent puts back limits that are removed, a killed service changes
 # none, and with the pod they go. A second limiter in the chain is refused by name. A thousand connections to the
-# agent's socket that say nothing delay neither an ADD nor `tartan status`: the plugin's calls have a socket and seats of
-# their own, and a connection that says nothing loses its seat to the next. A plugin that knows only the one socket is
-# served too, in the running service and in the one after it. With --full an ADD beside them takes at most twice the
+# agent's socket that say nothing delay neither an ADD nor `tartan status`: the plugin's calls have a socket and seats
+# of their own, and a connection that says nothing loses its seat to the next. A plugin that knows only the one socket
+# is served too, in the running service and in the one after it. With --full an ADD beside them takes at most twice the
 # slowest without them, and 0.5 s.
 # labs: device=tun kernel-path=auto third=tartan
 # last: it kills a service

@@ -8,9 +8,6 @@
 # shellcheck source=scripts/tests.d/tools/law.sh
 . "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
-# Of peers, of strangers, and what else a node has.
-BOUND=$((16384 + 1024 + 256))
-
 # What a node has without a rule for the udp format, whose two ports are the same: answers are let in. A new connection
 # is let in to the port of the vxlan format, by name.
 state_firewall() {
@@ -55,5 +52,6 @@ undo in_ns node1 nft delete table inet firewall
 state_firewall
 BEFORE=$(in_ns node1 sysctl -n net.netfilter.nf_conntrack_count)
 flood "$(seq -f "\"${NODE1%1}%g\"" 10 240 | paste -sd ,)" 103 1000 1300
-flood "\"$(underlay_of node2 "$FAMILY")\"" 24000 16000 "$BOUND"
+# At most those of peers, of strangers, and what else a node has.
+flood "\"$(underlay_of node2 "$FAMILY")\"" 24000 16000 $((16384 + 1024 + 256))
 talk "after both floods"

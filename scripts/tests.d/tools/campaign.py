@@ -30,11 +30,6 @@ PEACE, MOST_LEFT = 8, 40
 LIMITS = {"bandwidth": {"ingressRate": 50_000_000, "ingressBurst": 0, "egressRate": 50_000_000, "egressBurst": 0}}
 
 
-def expect(truth, what):
-    if not truth:
-        raise SystemExit(f"WRONG: {what}")
-
-
 def addresses(result):
     return [address["address"].split("/")[0] for address in result["ips"]] if result else []
 
@@ -65,7 +60,7 @@ class Runtime:
                 self.outages.append(outage := [time.monotonic(), float("inf")])
                 os.kill(int(children[0]), signal.SIGKILL)
                 while subprocess.run(ready, capture_output=True).returncode:
-                    expect(time.monotonic() - outage[0] < 60, "no service is ready within a minute")
+                    assert time.monotonic() - outage[0] < 60, "no service is ready within a minute"
                 outage[1] = time.monotonic()
 
     def call(self, chance, verb, key="", *codes, **more):
@@ -82,15 +77,15 @@ class Runtime:
         try:
             done = subprocess.run([plugin], input=given, env=environment, stdout=subprocess.PIPE, timeout=until)
         except subprocess.TimeoutExpired:
-            expect(is_killed, f"{verb} of {key} takes more than five minutes")
+            assert is_killed, f"{verb} of {key} takes more than five minutes"
             self.counts[f"{verb} killed"] += 1
             return None, None
         ended, value = time.monotonic(), json.loads(done.stdout) if done.stdout else None
         code = done.returncode and value["code"]
         was_away = any(down <= ended and began <= up for down, up in list(self.outages))
         right = code in (codes or (0,)) or was_away and code in AWAY and verb not in ("DEL", "GC")
-        expect(right, f"{verb} of {key}: {value}")
-        expect(code or (value is not None) == (verb == "ADD"), f"{verb} succeeded and printed {value}")
+        assert right, f"{verb} of {key}: {value}"
+        assert code or (value is not None) == (verb == "ADD"), f"{verb} succeeded and printed {value}"
         self.counts[f"{verb} {code}"] += 1
         return code, value
 
@@ -100,7 +95,7 @@ class Runtime:
         if not code:
             self.known[key] = result
         else:
-            expect(not self.has_record(key), f"ADD of {key} failed and left a record")
+            assert not self.has_record(key), f"ADD of {key} failed and left a record"
 
     def delete(self, chance, key):
         code, _ = self.call(chance, "DEL", key, prevResult=self.known[key])
@@ -108,14 +103,14 @@ class Runtime:
             self.known[key] = None
         else:
             del self.known[key]
-            expect(not self.has_record(key), f"DEL of {key} succeeded and left a record")
+            assert not self.has_record(key), f"DEL of {key} succeeded and left a record"
 
     def collect(self, chance=None):
         """GC: its list has all but what was left to it."""
         keys = [*self.known.keys() - self.for_gc, *self.for_agent]
         listed = [dict(zip(("containerID", "ifname"), key.split(":"))) for key in keys]
         if self.call(chance, "GC", **{"cni.dev/valid-attachments": listed})[0] == 0:
-            expect(not any(map(self.has_record, self.for_gc)), f"GC left some of {self.for_gc}")
+            assert not any(map(self.has_record, self.for_gc)), f"GC left some of {self.for_gc}"
             self.known = {key: result for key, result in self.known.items() if key not in self.for_gc}
             self.for_gc.clear()
 
@@ -163,7 +158,7 @@ class Runtime:
                     if self.chance.randrange(100) < 40:
                         self.collect(self.chance) if self.chance.randrange(3) else self.call(None, "STATUS")
                     given = [address for result in self.known.values() for address in addresses(result)]
-                    expect(len(given) == len(set(given)), f"an address is given twice: {self.known}")
+                    assert len(given) == len(set(given)), f"an address is given twice: {self.known}"
                     self.for_agent = list(filter(self.has_record, self.for_agent))
             finally:
                 over.set()
@@ -174,12 +169,12 @@ class Runtime:
         self.collect()
         for key in [key for key, result in self.known.items() if not result]:
             self.delete(None, key)
-        expect(self.known, "nothing is attached in the end")
+        assert self.known, "nothing is attached in the end"
         for key, result in list(self.known.items()):
             self.call(None, "CHECK", key, prevResult=result)
             for address in addresses(result):
                 ping = subprocess.run(["ping", "-q", "-c", "1", "-w", "5", address], stdout=subprocess.DEVNULL)
-                expect(ping.returncode == 0, f"no answer from {address} of {key}")
+                assert ping.returncode == 0, f"no answer from {address} of {key}"
             self.delete(None, key)
 
 

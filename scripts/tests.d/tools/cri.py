@@ -1,8 +1,7 @@
 """What a kubelet asks of a container runtime about pods: the CRI, version v1, over a Unix socket.
 
-    cri.py SOCKET status
-    cri.py SOCKET run NAME CGROUP [OPTION]...   port=HOST:CONTAINER  ingress=RATE  egress=RATE
-    cri.py SOCKET podstatus|stop|rm ID
+    cri.py SOCKET RunPodSandbox NAME CGROUP [OPTION]...   port=HOST:CONTAINER  ingress=RATE  egress=RATE
+    cri.py SOCKET METHOD [ID]
 
 Prints the words of the answer, a line each: the id of a new sandbox, addresses, reasons. Messages are pairs of a
 field's number, as in pkg/apis/runtime/v1/api.proto of k8s.io/cri-api, and a value. Needs Debian's python3-grpcio.
@@ -12,9 +11,6 @@ import re
 import sys
 
 import grpc
-
-METHODS = {"status": "Status", "run": "RunPodSandbox", "podstatus": "PodSandboxStatus",
-           "stop": "StopPodSandbox", "rm": "RemovePodSandbox"}
 
 
 def varint(number):
@@ -45,16 +41,13 @@ def sandbox(name, cgroup, *options):
     return config
 
 
-def main(server, verb, *words):
-    request = [(1, sandbox(*words))] if verb == "run" else [(1, word) for word in words]
+def main(server, method, *words):
+    request = [(1, sandbox(*words))] if method == "RunPodSandbox" else [(1, word) for word in words]
     with grpc.insecure_channel(f"unix://{server}") as channel:
-        method = channel.unary_unary(f"/runtime.v1.RuntimeService/{METHODS[verb]}", encoded, bytes)
+        call = channel.unary_unary(f"/runtime.v1.RuntimeService/{method}", encoded, bytes)
         # A length before a text is no letter.
-        for word in re.findall(r"[0-9A-Za-z.:]{4,}", method(request, timeout=60).decode("latin-1")):
+        for word in re.findall(r"[0-9A-Za-z.:]{4,}", call(request, timeout=60).decode("latin-1")):
             print(word)
 
 
-try:
-    main(*sys.argv[1:])
-except grpc.RpcError as error:
-    raise SystemExit(f"{error.code().name}: {error.details()}") from None
+main(*sys.argv[1:])
