@@ -22,18 +22,15 @@ PROGRAMS = ["tartan", "cni-shim"]
 TEXTS = re.compile(r"(licen[cs]e|copying|copyright|notice|unlicense)", re.I)
 
 
-def is_program(package):
-    return package["name"] in PROGRAMS and package["source"] is None
-
-
 def needed(targets):
-    """Packages by id, without those that only tests need; and whom each of them needs."""
+    """Packages by id, without those that only tests need; whom each of them needs; and the programs'."""
     platforms = [word for target in targets for word in ("--filter-platform", target)]
     command = ["cargo", "metadata", "--locked", "--format-version", "1", *platforms]
     data = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     packages = {package["id"]: package for package in data["packages"]}
     nodes = {node["id"]: node for node in data["resolve"]["nodes"]}
-    edges, left = {}, [key for key, package in packages.items() if is_program(package)]
+    roots = [key for key, package in packages.items() if package["name"] in PROGRAMS and package["source"] is None]
+    edges, left = {}, list(roots)
     if len(left) != len(PROGRAMS):
         sys.exit("crates.py: the workspace has no " + " or ".join(PROGRAMS))
     while left:
@@ -42,7 +39,7 @@ def needed(targets):
             edges[key] = sorted(dep["pkg"] for dep in nodes[key]["deps"]
                                 if any(kind["kind"] in (None, "build") for kind in dep["dep_kinds"]))
             left.extend(edges[key])
-    return {key: packages[key] for key in edges}, edges
+    return {key: packages[key] for key in edges}, edges, roots
 
 
 def reference(package):
@@ -65,17 +62,16 @@ def component(package, sums):
     return entry
 
 
-def bill(packages, edges, version):
+def bill(packages, edges, roots, version):
     lock = tomllib.loads(Path("Cargo.lock").read_text(encoding="utf-8"))
     sums = {(package["name"], package["version"]): package.get("checksum") for package in lock["package"]}
     main = {"type": "application", "bom-ref": f"tartan@{version}", "name": "tartan", "version": version,
             "licenses": [{"expression": "Apache-2.0"}]}
     needs = {reference(packages[key]): {reference(packages[other]) for other in edges[key]} for key in edges}
-    roots = sorted(reference(package) for package in packages.values() if is_program(package))
     components = [component(package, sums) for package in packages.values()]
     content = {
         "components": sorted(components, key=lambda entry: entry["purl"]),
-        "dependencies": [{"ref": main["bom-ref"], "dependsOn": roots},
+        "dependencies": [{"ref": main["bom-ref"], "dependsOn": sorted(reference(packages[key]) for key in roots)},
                          *({"ref": key, "dependsOn": sorted(needs[key])} for key in sorted(needs))],
     }
     time = datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -112,9 +108,9 @@ def licences(packages):
 
 
 def main(bill_file, licence_file, *targets):
-    packages, edges = needed(targets)
+    packages, edges, roots = needed(targets)
     version = next(package["version"] for package in packages.values() if package["name"] == "tartan")
-    found = json.dumps(bill(packages, edges, version), indent=1, sort_keys=True) + "\n"
+    found = json.dumps(bill(packages, edges, roots, version), indent=1, sort_keys=True) + "\n"
     Path(bill_file).write_text(found, encoding="utf-8")
     Path(licence_file).write_text(licences(packages), encoding="utf-8")
 

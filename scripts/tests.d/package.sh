@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What scripts/release makes is what it should be: the Debian package is installed in a machine with systemd, forwards,
 # is upgraded under load, is not removed from under a pod, and leaves nothing after a purge; the image runs under podman
-# with CAP_NET_ADMIN and /dev/net/tun alone. Every day both are made of the tests' programs; with --full they are built as
-# for a release, twice and elsewhere, and are the same bytes.
+# with CAP_NET_ADMIN and /dev/net/tun alone. Every day both are made of the tests' programs; with --full they are built
+# as for a release, twice and elsewhere, and are the same bytes.
 #
 #   pod0 ── machine node1: tartan.deb ══ underlay ══ node2: tartan ── pod1
 #   node1: podman, tartan:VERSION ══ underlay ══ node2: tartan ── pod1
@@ -21,8 +21,7 @@
 # shellcheck source=scripts/tests.d/tools/made_release.sh
 . "$TOOLS/made_release.sh"
 
-HOME_OF_TEST=$(readlink -f "$SCRIPTS/..")
-VERSION=$(sed -nE 's/^version = "(.*)"/\1/p' "$HOME_OF_TEST/Cargo.toml" | head -n 1)
+VERSION=$(sed -nE 's/^version = "(.*)"/\1/p' "$SCRIPTS/../Cargo.toml" | head -n 1)
 IMAGE=localhost/tartan:$VERSION
 # What lintian is not to say of the tests' programs: they are linked with the system's libraries.
 UNLIKE_RELEASE=undeclared-elf-prerequisites
@@ -34,7 +33,7 @@ papers() {
             and all(.purl and .licenses) and any(.name == "ring" and .hashes)),
             [.components[].name | select(. == "proptest" or . == "smoltcp")]]' "$DIST"/*.cdx.json)"
     # shellcheck disable=SC2016
-    equal "components that nothing depends on, or that are missing" '[]' "$(jq -c '[.dependencies[].dependsOn[]?] as $used
+    equal "components that nothing needs, or that are missing" '[]' "$(jq -c '[.dependencies[].dependsOn[]?] as $used
         | ([.components[]["bom-ref"]] - $used) + ($used - [.components[]["bom-ref"]])' "$DIST"/*.cdx.json)"
     grep -q 'Permission is hereby granted' "$DIST"/*-licences.txt || fail "the texts of the licences are missing"
 }
@@ -93,7 +92,6 @@ deb() {
     dpkg_says 'for the reason above, is restarted'
     machine_forwards "$keeper"
     equal "workers" 2 "$(agent_json node1 status | jq .workers)"
-
     # An agent that does not run stays so.
     in_machine systemctl stop tartan
     installs "${deb[0]}"
@@ -101,7 +99,6 @@ deb() {
     if grep -q 'restarted' "$SCRATCH/dpkg"; then fail "it speaks of a restart: $(cat "$SCRATCH/dpkg")"; fi
     in_machine systemctl start tartan
     machine_forwards 0
-
     # What README.Debian has the administrator install goes too.
     drop_in "$ROOT/$examples/tartan-kernel-path.conf" systemd/system/tartan.service.d/kernel-path.conf
     drop_in "$ROOT/$examples/tartan-networkd.conf" systemd/networkd.conf.d/tartan.conf
@@ -129,15 +126,12 @@ AGENT=(--read-only --security-opt no-new-privileges -v /etc/tartan:/etc/tartan:r
 # forwards_by IMAGE [OPTION...]: of an agent's container with these options.
 forwards_by() {
     run -d --restart=always "${AGENT[@]}" "${@:2}" "$1" >/dev/null || die "podman does not run the image"
-    until_true 15 "the container forwards" container_forwards || die "$(podman node1 logs tartan 2>&1 | tail -n 30)"
+    until_true 15 "the container forwards" container_says 'the service forwards' ||
+        die "$(podman node1 logs tartan 2>&1 | tail -n 30)"
 }
 
 in_container() {
     podman node1 exec tartan /usr/bin/tartan "$@"
-}
-
-container_forwards() {
-    in_container status -o json | jq -e .snapshot_adopted
 }
 
 container_says() {
@@ -151,12 +145,12 @@ container_ends() {
     podman node1 rm tartan >/dev/null
 }
 
-# plugin install|uninstall: as the init container of deploy/kubernetes does, where the host's runtime looks; the files there.
+# plugin install|uninstall: as the init container of deploy/kubernetes does; what is there then.
 plugin() {
     podman node1 run --rm --network none --cgroup-parent "/$PREFIX-runtimes" --cap-drop ALL -v /run/tartan:/run/tartan \
         -v /opt/cni/bin:/opt/cni/bin -v /etc/cni/net.d:/etc/cni/net.d -v /var/lib/tartan:/var/lib/tartan \
         "$IMAGE" cni "$1" >"$SCRATCH/plugin" 2>&1 || fail "cni $1 in a container: $(cat "$SCRATCH/plugin")"
-    in_runtime_host node1 find /opt/cni/bin /etc/cni/net.d -name '*tartan*' -size +0 -printf '%f\n' | sort | paste -sd ' '
+    in_runtime_host node1 find /opt/cni /etc/cni -name '*tartan*' -size +0 -printf '%f\n' | sort | paste -sd ' '
 }
 
 image() {
@@ -191,8 +185,8 @@ image() {
     in_runtime_host node1 rmdir /run/tartan /run/flannel /var/lib/tartan || fail "a directory of Tartan's is not empty"
 }
 
-# One of another image, one that makes the device itself, and one that cannot, which ends and says so, while a connection
-# of the node to pod1 goes on.
+# One of another image, one that makes the device itself, and one that cannot, which ends and says so, while a
+# connection of the node to pod1 goes on.
 containers_follow() {
     local code=0
     serve pod1
@@ -221,7 +215,7 @@ containers_follow() {
 release() {
     local copy list built=$SCRATCH/one/target dist=$SCRATCH/one.dist
     for copy in one a-second-clone; do
-        git clone --quiet --shared "$HOME_OF_TEST" "$SCRATCH/$copy"
+        git clone --quiet --shared "$SCRIPTS/.." "$SCRATCH/$copy"
         # One that ends on its way is in the way of no other.
         "$SCRATCH/$copy/scripts/release" --binaries /nothing --output "$SCRATCH/$copy.dist" >/dev/null 2>&1 || true
         (cd "$SCRATCH" && env -u CARGO_TARGET_DIR "$copy/scripts/release" --target x86_64-unknown-linux-musl \

@@ -72,23 +72,17 @@ configure_machine() {
     install -D -m 644 -t "$ROOT/etc/tartan" "$LAB_STATE/node1/net-conf.json" "$LAB_STATE/node1/nodes.toml"
 }
 
-# install_by_hand [STEPS]: what docs/install.md has one do from a clone that is built, or the first steps of it.
+# What docs/install.md has one do from a clone that is built.
 install_by_hand() {
-    local count=0 last=${1:-9}
     configure_machine
-    step install -t "$ROOT/usr/local/bin" "$BIN/tartan"
-    step install -t "$ROOT/usr/local/bin" "$BIN/tartan-cni"
-    step install -m 644 -t "$ROOT/etc/systemd/system" "$DEPLOY/tartan.service"
-    step install -m 644 -t "$ROOT/etc/systemd/network" "$DEPLOY/network/10-tartan.network"
-    step drop_in "$DEPLOY/network/tartan-networkd.conf" systemd/networkd.conf.d/tartan.conf
-    step in_machine tartan manual --dir /usr/local/share >/dev/null
-    step in_machine systemctl daemon-reload
-    step in_machine systemctl --quiet enable --now tartan
-    step install_plugin
-}
-
-step() {
-    ((++count > last)) || "$@"
+    install -t "$ROOT/usr/local/bin" "$BIN/tartan" "$BIN/tartan-cni"
+    install -m 644 -t "$ROOT/etc/systemd/system" "$DEPLOY/tartan.service"
+    install -m 644 -t "$ROOT/etc/systemd/network" "$DEPLOY/network/10-tartan.network"
+    drop_in "$DEPLOY/network/tartan-networkd.conf" systemd/networkd.conf.d/tartan.conf
+    in_machine tartan manual --dir /usr/local/share >/dev/null
+    in_machine systemctl daemon-reload
+    in_machine systemctl --quiet enable --now tartan
+    install_plugin
 }
 
 install_plugin() {
@@ -136,8 +130,8 @@ other_keeper() {
     [ "$now" != 0 ] && [ "$now" != "$1" ] && forwarding
 }
 
-# machine_pod ADD|DEL: pod0, a network namespace that the plugin attaches, as docs/install.md says, or detaches. It has a
-# name of the lab's too, by which the load is started in it.
+# machine_pod ADD|DEL: pod0, a network namespace that the plugin attaches, as docs/install.md says, or detaches. It has
+# a name of the lab's too, by which the load is started in it.
 machine_pod() {
     if [ "$1" = ADD ]; then
         in_machine ip netns add pod0
@@ -178,8 +172,9 @@ traces() {
         find . -type d -printf "%y %p\n" -o -type l -printf "%y %p %l\n" -o -printf "%y %p %m %s\n"
         find /run /tmp /dev -xdev -printf "%y %p\n"
         find /sys/fs/cgroup/system.slice -mindepth 1 -type d -name "*tartan*"' |
-        grep -vE -e ' \./(root|etc/(tartan|machine-id)|var/(log|cache|lib/(dpkg|systemd)))(/| |$)' -e '/systemd-private-' \
-            -e ' /(run/(systemd|log|credentials|netns)|dev/(pts|shm)/)' -e ' \./(opt|etc)/cni(/bin|/net.d)?( |$)' | sort |
+        grep -vE -e ' \./(root|etc/(tartan|machine-id)|var/(log|cache|lib/(dpkg|systemd)))(/| |$)' \
+            -e ' /(run/(systemd|log|credentials|netns)|dev/(pts|shm)/)|/systemd-private-' \
+            -e ' \./(opt|etc)/cni(/bin|/net.d)?( |$)' | sort |
         while read -r kind path rest; do
             [ "$kind" = d ] && [[ $path == ./* ]] && [ -d "${path#.}" ] || echo "$kind $path${rest:+ $rest}"
         done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A machine of its own for one node of a lab, with Debian's systemd as its first process: the file system is the host's
-# as it can be read; what is written there, and all of /run, /tmp and /dev, lies in memory and ends with the first process.
-# Of the host's units only those that systemd itself cannot do without are left, and none of its own.
+# as it can be read; what is written there, and all of /run, /tmp and /dev, is in memory and ends with that process. Of
+# the host's units only those that systemd itself cannot do without are left, and none of its own.
 #
 #   nsenter --net=NODE unshare --mount --pid --uts --ipc --cgroup --fork --kill-child machine_init.sh HOSTNAME
 #
@@ -44,11 +44,9 @@ ln -s pts/ptmx "$DEV/ptmx"
 ln -s /proc/self/fd "$DEV/fd"
 
 # The clone, read only, also where it lies in one of the directories that the machine has of its own, or is a mount.
-if [ ! -e "$ROOT$REPOSITORY/scripts/tests.d" ]; then
-    mkdir -p "$ROOT$REPOSITORY"
-    mount --bind "$REPOSITORY" "$ROOT$REPOSITORY"
-    mount -o remount,bind,ro "$ROOT$REPOSITORY"
-fi
+mkdir -p "$ROOT$REPOSITORY"
+mount --bind "$REPOSITORY" "$ROOT$REPOSITORY"
+mount -o remount,bind,ro "$ROOT$REPOSITORY"
 # systemd as it comes, with a journal in memory and no unit of any package; no trace of Tartan or of a container runtime
 # that the host itself may have.
 rm -rf "$ROOT"/etc/{systemd/system,systemd/network,tartan,cni} "$ROOT"/var/{lib/tartan,log/journal} "$ROOT/opt/cni" \

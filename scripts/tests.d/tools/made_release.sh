@@ -7,9 +7,8 @@ DIST=$SCRATCH/dist
 # not static: the image gets the libraries that they ask for.
 make_release() {
     install -D --strip -t "$SCRATCH/programs" "$BIN/tartan" "$BIN/tartan-cni"
-    DPKG_DEB_COMPRESSOR_LEVEL=1 GZIP_LEVEL=1 LIBRARIES=$(ldd "$BIN/tartan" | grep -o '/[^ ]*' | sort -u | paste -sd ' ') \
+    LIBRARIES=$(ldd "$BIN/tartan" | grep -o '/[^ ]*' | paste -sd ' ') DPKG_DEB_COMPRESSOR_LEVEL=1 GZIP_LEVEL=1 \
         "$SCRIPTS/release" --binaries "$SCRATCH/programs" --only "$1" --output "$DIST" >"$SCRATCH/made" 2>&1 ||
         die "scripts/release: $(tail -n 20 "$SCRATCH/made")"
-    say "made: $(cd "$DIST" && echo *)"
     (cd "$DIST" && sha256sum --quiet --check SHA256SUMS) || fail "SHA256SUMS does not hold"
 }
