@@ -72,7 +72,7 @@ if [ "$PEER" = kernel-vxlan ]; then
 fi
 every_pair "node2 is off"
 set_mode node2 "$OTHER"
-until_true 5 "node1's programs send to node2" programs_send node1 node2
+until_true 5 "node1's programs send to node2" prints "" in_user_space node1 node2
 until_true 5 "they carry what goes to node2" sent_by_programs 90 1000000
 every_pair "node2 is $OTHER"
 kill_service node2

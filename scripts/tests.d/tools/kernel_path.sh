@@ -59,10 +59,6 @@ choose_far() {
     if [ -n "$(in_user_space node1 node2)" ]; then FAR=pod5 SIDES=(node1); fi
 }
 
-programs_send() {
-    kernel_path_in_use "$1" && [ -z "$(in_user_space "$1" "$2")" ]
-}
-
 # programs_of NODE: our programs there, one a line.
 programs_of() {
     ip -n "$PREFIX-$1" -o link show |
