@@ -48,7 +48,7 @@ meet() {
 # ask FROM TO...
 ask() {
     for FAMILY in "${FAMILIES[@]}"; do learn_path_mtu pod5 "$(address_of pod1 "$FAMILY")"; done
-    in_ns "$1" python3 "$TOOLS/sizes.py" ask "$(all_of "${@:2}")" "${SIZES[@]}" || fail "sizes from $1 to ${*:2}"
+    in_ns "$1" python3 "$TOOLS/sizes.py" ask "$(all_of "${@:2}")" "${SIZES[@]}"
 }
 
 flows() {
@@ -73,14 +73,15 @@ for FAMILY in "${FAMILIES[@]}"; do
     flows "pod3,pod1,$NEAR" "pod5,pod1,$NEAR"
 done
 if [ "$CAPTURED" = dualdual ]; then
-    # What leaves as one message is cut before it is captured.
+    # What leaves as one message is cut before it is captured. The registry's host is on the same wire.
     as_wire node1:eth0 net:node1
-    # The registry's host is on the same wire.
     capture net node1 "$SCRATCH/wire" not host 192.0.2.252 and not host 2001:db8:192::252
 fi
-ask pod1 pod3 pod5
-ask pod3 pod1
-ask pod5 pod1
+ask pod1 pod3 pod5 &
+STARTED+=("$!")
+ask pod3 pod1 || fail "sizes from pod3 to pod1"
+ask pod5 pod1 || fail "sizes from pod5 to pod1"
+wait "${STARTED[-1]}" || fail "sizes from pod1 to pod3 and pod5"
 if [ "$CAPTURED" = dualdual ]; then
     stop "$PID" INT
     equal "frames lost by the capture" "0 packets dropped by kernel" "$(grep 'dropped by kernel' "$SCRATCH/wire.log")"
