@@ -108,7 +108,7 @@ ends
 ADDRESS=$(address_of $POD)
 [ "$REGISTRY" != etcd ] || registry delete 104
 lab leave node$NEW
-until_true "$FOLLOWED_WITHIN" "node1 has no node$NEW" knows_not node1 $NEW
+until_true "$FOLLOWED_WITHIN" "node1 has no node$NEW" knows_not node1 104
 grep -qi unreachable <<<"$(in_ns pod1 ping -c 1 -W 1 "$ADDRESS")" || fail "$ADDRESS is not unreachable to pod1"
 gets_mac "$MAC" "$MAC" "$MAC"
 gets_mac "$(vtep_mac_of node3 4)" "$(vtep_mac_of node3 6)"
