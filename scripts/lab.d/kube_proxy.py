@@ -23,7 +23,6 @@ from pathlib import Path
 
 # The bit that kube-proxy sets on what it is going to masquerade.
 MARK = "0x4000"
-PROTOCOLS = ("tcp", "udp")
 # Seconds that a client stays with its endpoint.
 AFFINITY = 10800
 # Of each family: the network of ClusterIPs and one of external addresses, to which the client's routes lead by the
@@ -52,6 +51,10 @@ def place(endpoint):
     return f'[{address}]:{endpoint["port"]}' if ":" in address else f'{address}:{endpoint["port"]}'
 
 
+def hashed(text, letters):
+    return base64.b32encode(hashlib.sha256(text.encode()).digest())[:letters].decode()
+
+
 OURS = "-m addrtype --src-type LOCAL"
 NAT_RULES = f"""KUBE-POSTROUTING -m mark ! --mark {MARK}/{MARK} -j RETURN
 KUBE-POSTROUTING -j MARK --xor-mark {MARK}
@@ -73,19 +76,13 @@ HOOKS = {
 }
 
 
-def chain(kind, *parts):
-    """KUBE-KIND-: and 16 letters of a hash of what the chain is about."""
-    digest = hashlib.sha256("".join(parts).encode()).digest()
-    return f"KUBE-{kind}-{base64.b32encode(digest)[:16].decode()}"
-
-
 class IptablesPort(ServicePort):
     """One Service and protocol: its rules, each a chain and what follows it."""
 
     def __init__(self, *given):
         super().__init__(*given)
         self.balanced, self.balanced_here, self.from_outside, self.firewall = (
-            chain(kind, self.name, self.protocol) for kind in ("SVC", "SVL", "EXT", "FW"))
+            f"KUBE-{kind}-{hashed(self.name + self.protocol, 16)}" for kind in ("SVC", "SVL", "EXT", "FW"))
         self.note = f'-m comment --comment "{self.name}"'
         self.match = f"{self.note} -m {self.protocol} -p {self.protocol}"
 
@@ -93,7 +90,7 @@ class IptablesPort(ServicePort):
         return f"{self.match} -d {address} --dport {self.port}"
 
     def endpoint_chain(self, endpoint):
-        return chain("SEP", self.name, self.protocol, place(endpoint))
+        return "KUBE-SEP-" + hashed(self.name + self.protocol + place(endpoint), 16)
 
     def nat(self):
         if not self.all:
@@ -210,12 +207,6 @@ CONTAINERS = {
 }
 
 
-def base_name(name):
-    """The name, behind a hash of it."""
-    digest = base64.b32encode(hashlib.sha256(name.encode()).digest()).decode()
-    return f"{digest[:8]}-{name}"
-
-
 class Table:
     """What is printed, in the order in which nft takes it: everything is made before it is named."""
 
@@ -252,11 +243,12 @@ class NftablesPort(ServicePort):
         super().__init__(*given)
         self.long_name = f"{self.name}/{self.protocol}/p{self.port}"
         self.balanced, self.balanced_here, self.from_outside, self.firewall = (
-            f"{kind}-{base_name(self.long_name)}" for kind in ("service", "local", "external", "firewall"))
+            f"{kind}-{hashed(self.long_name, 8)}-{self.long_name}"
+            for kind in ("service", "local", "external", "firewall"))
 
     def endpoint_name(self, kind, endpoint):
-        where = f'{endpoint["address"].replace(":", ".")}/{endpoint["port"]}'
-        return f"{kind}-{base_name(self.long_name + '__' + where)}"
+        name = f'{self.long_name}__{endpoint["address"].replace(":", ".")}/{endpoint["port"]}'
+        return f"{kind}-{hashed(name, 8)}-{name}"
 
     def write(self, table, node_address):
         if self.all:
@@ -331,7 +323,7 @@ def nftables(ports, node_address, cluster, service_network, _within):
     return ["nft", "-f", "-"], "\n".join(table.made + table.filled)
 
 
-def write_rules(mode, node, node_address, cluster, service_network, services, protocols=PROTOCOLS, within=()):
+def write_rules(mode, node, node_address, cluster, service_network, services, protocols=("tcp", "udp"), within=()):
     """In the network namespace into which the command `within` leads."""
     port, generate = {"iptables": (IptablesPort, iptables), "nftables": (NftablesPort, nftables)}[mode]
     ports = [port(service, protocol, node, cluster) for service in services for protocol in protocols]
