@@ -112,6 +112,8 @@ guards_private_port() {
 repairs() {
     in_ns node1 tc filter del dev eth0 ingress
     until_true 12 "the program at the underlay is put back" has_programs || programs_of node1
+    # A device that goes while the agent is at it takes the kernel path out of use for a minute.
+    a_while pod1 In 250
     ip -n "$PREFIX-node1" link delete tartan0-gro
     until_true 12 "the VXLAN device is put back" has_programs || programs_of node1
 }
