@@ -126,10 +126,10 @@ crashes() {
         under_load "crash of the service" 1000 kill_service node1
         equal "keeper, state and restarts" "$KEEPER active 0" "$(property MainPID ActiveState NRestarts)"
         # systemd waits 500 ms.
-        under_load "crash of the keeper" 8000 replaced kill -KILL "$KEEPER"
+        under_load "crash of the keeper" 1500 replaced kill -KILL "$KEEPER"
         equal "state and restarts, which a restart by hand resets" "active 1" "$(property ActiveState NRestarts)"
         overlay=$(sockets)
-        under_load "restart" 8000 replaced systemctl restart tartan
+        under_load "restart" 300 replaced systemctl restart tartan
         measured_at_most "datagrams lost" 0 "$LOST"
         equal "the socket of the overlay, which systemd kept" "ino:${overlay#ino:}" "$(sockets)"
         all_go_on "after round $round"
