@@ -9,7 +9,6 @@
 # full: real
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/apiserver.sh
 . "$TOOLS/apiserver.sh"
 
 ANSWERS=$TOOLS/apiserver_answers

@@ -11,7 +11,6 @@
 # case:
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/runtimes.sh
 . "$TOOLS/runtimes.sh"
 
 CONF=/etc/cni/net.d/10-tartan.conflist

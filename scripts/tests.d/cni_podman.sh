@@ -8,7 +8,6 @@
 # case:
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/runtimes.sh
 . "$TOOLS/runtimes.sh"
 
 SHOWN='{{with .NetworkSettings}}{{.IPAddress}} {{.GlobalIPv6Address}} {{.MacAddress}}{{end}}'

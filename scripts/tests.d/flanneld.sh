@@ -14,7 +14,6 @@
 # full: kubernetes
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/registry.sh
 . "$TOOLS/registry.sh"
 
 PORT=8081
@@ -28,6 +27,7 @@ print(said.decode())'
 PASSWORD=$(sed -n 's/^ETCD_PASSWORD=//p' "$SCRIPTS/lab.d/etcd.sh")
 ROOT=$LAB_STATE/node1
 TLS=$LAB_STATE/registry/tls
+# shellcheck disable=SC2034 # registry.sh uses it.
 TARTAN=(node1 node2)
 FLAGS=(-iface=eth0 -healthz-port "$PORT" -v=4 -ip-masq=true)
 case $1 in

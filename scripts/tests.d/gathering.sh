@@ -10,7 +10,6 @@
 # case:
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/stock.sh
 . "$TOOLS/stock.sh"
 
 # features NODE DEVICE: of the two, those that are on, in one line.

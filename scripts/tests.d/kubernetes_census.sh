@@ -8,7 +8,6 @@
 # full:
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/cluster.sh
 . "$TOOLS/cluster.sh"
 
 # Processes that are the cluster's, found by what a container runtime and the programs are given: another way than the
@@ -44,6 +43,7 @@ with_pods() {
     sed -e 's/Deployment/DaemonSet/; /replicas:/d; /topologySpread/,/labelSelector/d' \
         -e 's/^    spec:/&\n      hostNetwork: true\n      tolerations: [{operator: Exists}]/' "$TOOLS/web.yaml" |
         kubectl apply -f - >/dev/null
+    # shellcheck disable=SC2153 # cluster.sh sets it.
     kubectl rollout status daemonset/web --timeout "${PATIENCE}s" --request-timeout 0 >/dev/null || fail "no pods"
 }
 

@@ -17,15 +17,10 @@
 # full:
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/held_load.sh
 . "$TOOLS/held_load.sh"
-# shellcheck source=scripts/tests.d/tools/machine.sh
 . "$TOOLS/machine.sh"
-# shellcheck source=scripts/tests.d/tools/made_release.sh
 . "$TOOLS/made_release.sh"
-# shellcheck source=scripts/tests.d/tools/helm.sh
 . "$TOOLS/helm.sh"
-# shellcheck source=scripts/tests.d/tools/cluster.sh
 . "$TOOLS/cluster.sh"
 
 DEPLOY=$(readlink -f "$SCRIPTS/../deploy/kubernetes")
@@ -72,6 +67,7 @@ node_is_as_before() {
 
 # rolled DAEMONSET: waits until it runs on every node as it should.
 rolled() {
+    # shellcheck disable=SC2153 # cluster.sh sets it.
     of_system rollout status "daemonset/$1" --timeout "${PATIENCE}s" --request-timeout 0 >/dev/null || {
         of_system describe pods | tail -n 60
         die "the rollout of $1 does not complete"

@@ -12,9 +12,7 @@
 # full: registry
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/apiserver.sh
 . "$TOOLS/apiserver.sh"
-# shellcheck source=scripts/tests.d/tools/helm.sh
 . "$TOOLS/helm.sh"
 
 JUDGE=("$YAML_PYTHON" "$TOOLS/deploy_manifests.py")

@@ -16,9 +16,7 @@
 # full: release
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/machine.sh
 . "$TOOLS/machine.sh"
-# shellcheck source=scripts/tests.d/tools/made_release.sh
 . "$TOOLS/made_release.sh"
 
 VERSION=$(sed -nE 's/^version = "(.*)"/\1/p' "$SCRIPTS/../Cargo.toml" | head -n 1)

@@ -8,7 +8,6 @@
 # case:
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/registry.sh
 . "$TOOLS/registry.sh"
 
 ROOT=$LAB_STATE/node1

@@ -12,9 +12,7 @@
 # full: v4 kubernetes
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/stock.sh
 . "$TOOLS/stock.sh"
-# shellcheck source=scripts/tests.d/tools/registry.sh
 . "$TOOLS/registry.sh"
 
 INSIDE=$1

@@ -12,7 +12,6 @@
 # full: unit 50
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/machine.sh
 . "$TOOLS/machine.sh"
 
 # What systemd-analyze finds open must be what deploy/README.md argues, no more and no less.

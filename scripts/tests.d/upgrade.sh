@@ -16,12 +16,11 @@
 # full: handover vxlan dual 20 workers=2
 # shellcheck source=scripts/tests.d/tools/test_case.sh
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
-# shellcheck source=scripts/tests.d/tools/kill_service.sh
 . "$TOOLS/kill_service.sh"
-# shellcheck source=scripts/tests.d/tools/held_load.sh
 . "$TOOLS/held_load.sh"
 
 WAY=$1 BACKEND=$2 OUTSIDE=$3 TIMES=$4 KILLS=${5:-0}
+# shellcheck disable=SC2034 # held_load.sh uses it.
 read -ra FAMILIES < <(families "$OUTSIDE")
 ROOT=$LAB_STATE/node1
 PROGRAMS=("$SCRATCH/first" "$SCRATCH/second")
@@ -96,6 +95,7 @@ replaced_under_load() {
     start_datagrams pod1 pod3
     for ((number = 1; number <= TIMES; number++)); do "$WAY" "agent$number"; done
     stop_datagrams
+    # shellcheck disable=SC2153 # held_load.sh sets it.
     equal "datagrams lost" 0 "$LOST"
     equal "packets that services held which ended" 0 "$(lost_in_crash node1)"
     equal "problems, repairs and restarts" '[[],0,0]' \

@@ -13,8 +13,6 @@
 # full: registry=file probes=off
 # full: kernel-path=stateless inside=v4 probes=on
 # seconds: 900
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 PORT=7000
 OVERLOAD=20000

@@ -7,8 +7,6 @@
 #                          └ pod1                                     ╚═ node3 ─ pod5
 #
 # labs: kernel-path=off probes=off inside=dual outside=dual
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 PINGS=20
 NOWHERE=10.244.77.7

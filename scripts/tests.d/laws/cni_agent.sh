@@ -8,9 +8,6 @@
 # slowest without them, and 0.5 s.
 # labs: device=tun kernel-path=auto third=tartan
 # last: it kills a service
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/cni.sh
 . "$TOOLS/cni.sh"
 
 SPACE=$PREFIX-node1

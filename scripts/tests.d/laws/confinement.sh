@@ -8,11 +8,7 @@
 # full: registry=etcd
 # full: device=plain
 # last: it kills the agents of two nodes
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/kill_service.sh
 . "$TOOLS/kill_service.sh"
-# shellcheck source=scripts/tests.d/tools/cni.sh
 . "$TOOLS/cni.sh"
 
 LIST=$SCRIPTS/../dataplane/src/engine/confinement.rs

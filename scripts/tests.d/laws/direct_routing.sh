@@ -4,9 +4,6 @@
 # is a warning: status and log name the flannel nodes. With a loose filter packets pass both ways.
 # labs: third=kernel-vxlan outside=dual kernel-path=off
 # last: it starts the agent's service anew
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/faults.sh
 . "$TOOLS/faults.sh"
 
 # direct NODE, overlay NODE: node3's routes there, as flanneld's where a node's address needs no gateway (DirectRouting,

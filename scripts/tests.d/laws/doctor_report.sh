@@ -2,8 +2,6 @@
 # What a node says of itself elsewhere: `tartan doctor --all` on another node shows its problems by their codes within
 # 10 s, and that a kernel's VXLAN node does not tell; `tartan report` is whole, bounded, and without secrets.
 # labs: probes=on third=kernel-vxlan
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 ROOT=$LAB_STATE/node1
 SECRET=planted-hunter2-secret

@@ -5,9 +5,6 @@
 # labs: registry=file third=tartan device=tun outside=v4
 # seconds: 400
 # last: it stops the agent
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/faults.sh
 . "$TOOLS/faults.sh"
 
 ROOT=$LAB_STATE/node1

@@ -8,8 +8,6 @@
 # labs: inside=dual outside=dual underlay=offload kernel-path=off probes=off
 # full: kernel-path=off probes=off device!=plain
 # seconds: 600
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 PINGS=50 LEAST=1
 FLOODS=("tcp 36" "udp 36")

@@ -4,8 +4,6 @@
 # firewalls. (agent/src/host/firewall and agent/tests/host have more shapes, and iptables-legacy.)
 # labs: format=vxlan inside=dual
 # last: it starts an agent anew
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 PORT=7002
 # The shapes in which Docker 28, ufw with `default reject routed` and firewalld leave their rules on a host, and for the

@@ -2,7 +2,5 @@
 # In a lab in which nothing is wrong nothing is said to be: `tartan doctor` finds nothing on any node, `tartan status` has no
 # problem and the exit code 0.
 # first: what follows may leave a count that a command shows
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 no_findings

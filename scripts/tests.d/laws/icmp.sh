@@ -10,8 +10,6 @@
 # labs: inside=dual probes=off
 # full: probes=off
 # last: its end starts the agents anew, which forget the path
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 # Bytes of outer packet that the underlay carries to node3, and to node2.
 WIDE=1500 NARROW=1400

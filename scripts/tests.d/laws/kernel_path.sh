@@ -9,9 +9,6 @@
 # full: kernel-path=auto
 # last: it kills agents and changes their configuration
 # seconds: 600
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/kernel_path.sh
 . "$TOOLS/kernel_path.sh"
 
 FAR=pod3

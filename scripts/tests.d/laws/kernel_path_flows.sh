@@ -11,11 +11,7 @@
 # labs: kernel-path=auto
 # labs: lab=udp-over-v6
 # seconds: 600
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/kernel_path.sh
 . "$TOOLS/kernel_path.sh"
-# shellcheck source=scripts/tests.d/tools/cni.sh
 . "$TOOLS/cni.sh"
 
 # Changes of a transfer's way.

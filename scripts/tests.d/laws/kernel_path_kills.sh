@@ -6,9 +6,6 @@
 # labs: kernel-path=auto
 # last: it kills agents
 # seconds: 900
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/kernel_path.sh
 . "$TOOLS/kernel_path.sh"
 
 # Of a service, and then of both; each other time of the keeper alone.

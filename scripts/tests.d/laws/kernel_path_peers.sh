@@ -8,9 +8,6 @@
 # full: kernel-path!=off
 # last: it restarts agents and kills a service
 # seconds: 600
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/kernel_path.sh
 . "$TOOLS/kernel_path.sh"
 
 BYTES=$((8 << 20))

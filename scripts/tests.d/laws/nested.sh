@@ -9,9 +9,6 @@
 # full: registry=file
 # full: format=vxlan inside=v4
 # last: it kills the service of a node
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/stock.sh
 . "$TOOLS/stock.sh"
 
 PORT=7000

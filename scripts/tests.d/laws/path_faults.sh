@@ -7,9 +7,6 @@
 # labs: probes=on third=tartan outside!=dual
 # seconds: 400
 # last: it starts agents anew
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/faults.sh
 . "$TOOLS/faults.sh"
 
 FAMILY=4 IP=ip ICMP=icmp HEADER=0 PORT=8472

@@ -5,8 +5,6 @@
 # No such datagram was sent: the payload that they quote is made up. That real routers' reports are believed the law
 # icmp shows.
 # labs: probes=off
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 # Reports of a path MTU: of each MTU for each PORT, the outer source port of the datagram that is quoted.
 REPORTS='import socket, struct, sys

@@ -2,11 +2,7 @@
 # A Node of the Kubernetes API without podCIDR is found by `tartan doctor` and shown by `tartan status`, by its name, on
 # itself and on the other nodes, and is gone from both when it has its podCIDR again. No agent is started anew for that.
 # labs: registry=kubernetes
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/faults.sh
 . "$TOOLS/faults.sh"
-# shellcheck source=scripts/tests.d/tools/registry.sh
 . "$TOOLS/registry.sh"
 
 # As a server refuses a change of its podCIDR: made anew, as it was without.

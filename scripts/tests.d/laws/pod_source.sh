@@ -6,8 +6,6 @@
 # labs: format=vxlan inside=dual outside=dual
 # labs: format=vxlan inside=v4 registry=kubernetes|etcd
 # full: format=vxlan
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 PORT=7000
 # Of each source to each destination; a number that no other count of this law is.

@@ -8,9 +8,6 @@
 # full: registry=kubernetes
 # last: it stops the registry
 # seconds: 400
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/registry.sh
 . "$TOOLS/registry.sh"
 
 SAVED=$SCRATCH/saved

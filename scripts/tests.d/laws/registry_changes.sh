@@ -5,9 +5,6 @@
 # leaves. A node of flannel gets another MAC.
 # labs: registry=etcd|kubernetes third=kernel-vxlan
 # last: a node joins and leaves
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/registry.sh
 . "$TOOLS/registry.sh"
 
 # Of the node that joins, and its first pod.

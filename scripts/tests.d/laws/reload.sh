@@ -3,9 +3,6 @@
 # datagrams: none is lost, each good change is taken, and each refusal names the key and the reason.
 # full: registry=file|kubernetes
 # seconds: 600
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/held_load.sh
 . "$TOOLS/held_load.sh"
 
 ROOT=$LAB_STATE/node1

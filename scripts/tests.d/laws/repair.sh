@@ -5,8 +5,6 @@
 # reported and stays; once it is gone, the pod's is put back. A broken list of nodes is refused with its line and the
 # reason, while traffic goes on by the old one; a repaired list is adopted.
 # labs: registry=file
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 SPACE=$PREFIX-node1
 NODES_FILE=$LAB_STATE/node1/nodes.toml

@@ -7,11 +7,7 @@
 # full: run=default|full
 # last: it stops and kills agents
 # seconds: 900
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/kill_service.sh
 . "$TOOLS/kill_service.sh"
-# shellcheck source=scripts/tests.d/tools/held_load.sh
 . "$TOOLS/held_load.sh"
 
 is_refused() {

@@ -14,8 +14,6 @@
 # full: inside!=dual
 # full: outside=dual|v4
 # seconds: 1200
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 mapfile -t NODES < <(awk '{ print $1 }' "$LAB_STATE/nodes")
 # Whose pods and processes ask: in the labs beside vxlan-dual and the oracle's those of node1 alone. A second round of

@@ -4,9 +4,6 @@
 # tunnel address, its packets do not leave the node: a Service's translation makes the node masquerade nothing forged.
 # labs: format=vxlan inside=dual outside=dual
 # full: format=vxlan
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/stock.sh
 . "$TOOLS/stock.sh"
 
 PORT=8080

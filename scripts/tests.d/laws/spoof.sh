@@ -2,8 +2,6 @@
 # Nothing outside is trusted. Forged datagrams of both formats, from a host that is no peer and from a real peer's
 # address: none is delivered, none is answered, and each is counted under its reason, exactly. What a peer may rightly
 # say, from its own node address, is delivered.
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 PORT=7000
 # Of each format; a number that no other count of this law is.

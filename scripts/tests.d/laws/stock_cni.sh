@@ -8,9 +8,6 @@
 # labs: inside=v4 format=vxlan kernel-path=stateless
 # full: inside=v4
 # last: it starts an agent anew
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/stock.sh
 . "$TOOLS/stock.sh"
 
 COUNT=5

@@ -4,8 +4,6 @@
 # says that the agent is gone, goes on when one answers, and gives the terminal back whatever ends it.
 # labs: kernel-path=off inside!=v6 workers=2 third=kernel-vxlan
 # labs: device=plain format=udp
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 FAR=$(address_of pod3 4)
 # Packets of so many bytes, 200 a second: a busy machine sends them later, but never more of them.

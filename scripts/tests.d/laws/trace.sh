@@ -8,8 +8,6 @@
 # full: probes=on inside!=v6
 # seconds: 600
 # last: it stops agents
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 POD1=$(address_of pod1 4) POD3=$(address_of pod3 4)
 # An address of node2 that is no pod's.

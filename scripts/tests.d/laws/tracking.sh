@@ -5,8 +5,6 @@
 # labs: third=kernel-vxlan outside=v6
 # full: format=udp outside=v4
 # last: the table stays full for half a minute
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 # What a node has without a rule for the udp format, whose two ports are the same: answers are let in. A new connection
 # is let in to the port of the vxlan format, by name.

@@ -9,8 +9,6 @@
 # raw IP in UDP 8285, or VXLAN on 8472 with the I flag alone, VNI 1 and a right outer checksum that is not zero; no
 # outer fragment, nothing but the underlay's own neighbour discovery. Each of two families keeps to its own.
 # seconds: 900
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 # Bytes of payload: nothing, around what one packet and two hold with each family's headers and format, and the largest
 # datagram of both families. Bytes of each of eight flows.

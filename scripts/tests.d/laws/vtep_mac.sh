@@ -3,8 +3,6 @@
 # to the old one, and nobody counts that. Once it sends something, Tartan shows node, both MACs and what to set; it
 # shows nothing more when the node, or the lease, is right again.
 # labs: third=kernel-vxlan kernel-path=off
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
 
 NEW_MAC=0a:5e:00:00:00:77
 LIST=$LAB_STATE/node1/nodes.toml

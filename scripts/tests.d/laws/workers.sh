@@ -5,9 +5,6 @@
 # labs: lab=udp-dual
 # full: device!=plain
 # last: it kills services
-# shellcheck source=scripts/tests.d/tools/law.sh
-. "$(dirname "$(readlink -f "$0")")/../tools/law.sh"
-# shellcheck source=scripts/tests.d/tools/kill_service.sh
 . "$TOOLS/kill_service.sh"
 
 CONFIGURATION=$LAB_STATE/node1/etc/tartan/tartan.toml

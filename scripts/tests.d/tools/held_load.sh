@@ -166,6 +166,7 @@ start_forging() {
 end_forging() {
     local forger
     for forger in "${FORGERS[@]}"; do stop "$forger"; done
+    # shellcheck disable=SC2034 # The caller uses it.
     FORGED=$(jq -s add "$SCRATCH"/forged-*)
     equal "forged datagrams that reached $1" 0 "$(sunk "$1" .count)"
 }

@@ -1,8 +1,6 @@
 # shellcheck shell=bash
 # The kernel path of single nodes: its mode, its programs and its flows. Sourced after law.sh or test_case.sh.
-# shellcheck source=scripts/tests.d/tools/kill_service.sh
 . "$TOOLS/kill_service.sh"
-# shellcheck source=scripts/tests.d/tools/held_load.sh
 . "$TOOLS/held_load.sh"
 
 # With the kernel path in use user space receives at a port of its own.
@@ -107,6 +105,7 @@ watched() {
 
 # udp POD In|Out: datagrams so far.
 udp() {
+    # shellcheck disable=SC2016 # awk's.
     in_ns "$1" awk -v way="$2" '/^Udp: [0-9]/ { sum += $(way == "In" ? 2 : 5) }
         $1 == "Udp6" way "Datagrams" { sum += $2 }
         END { print sum }' /proc/net/snmp /proc/net/snmp6

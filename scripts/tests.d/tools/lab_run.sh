@@ -53,7 +53,7 @@ result() {
 run() {
     local file=$HERE/../laws/$1.sh log=$LOGS/$1-$LAB.log began=$SECONDS code limit
     limit=$(sed -n 's/^# seconds: //p' "$file")
-    timeout --kill-after=30 "${limit:-$LONGEST}" bash "$file" >"$log" 2>&1 </dev/null 3>&-
+    timeout --kill-after=30 "${limit:-$LONGEST}" bash "$HERE/law.sh" "$file" >"$log" 2>&1 </dev/null 3>&-
     code=$?
     if [ "$code" = 0 ]; then
         result passed $((SECONDS - began)) "$1" ''

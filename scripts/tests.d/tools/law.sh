@@ -1,6 +1,7 @@
-# shellcheck shell=bash
-# What a law is written with. A law is one thing that must hold in a lab that is up: a script of ../laws that sources this,
-# says in its head what must hold and in which labs (labs.py has the words), and leaves the lab as it found it.
+#!/usr/bin/env bash
+# law.sh FILE: runs a law in the lab LAB_PREFIX, which is up. A law is one thing that must hold: a script of ../laws, which
+# says in its head what and in which labs (labs.py has the words), and leaves the lab as it found it. This is what it is
+# written with.
 #
 #   pod1, pod2 ── node1: Tartan ══╗          ╔══ node3: Tartan or, in a lab with `third` kernel-vxlan, the kernel's device ── pod5, pod6
 #   pod3, pod4 ── node2: Tartan ══╩ underlay ╩══ mallory, no node's peer
@@ -115,3 +116,5 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 agents_are_ready
 [ -e "$FACTS" ] || lab facts >"$FACTS"
+# shellcheck source=/dev/null
+. "$1"

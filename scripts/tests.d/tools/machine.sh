@@ -6,9 +6,7 @@
 #
 # The machine ends with the process that made it, however that ends.
 
-# shellcheck source=scripts/tests.d/tools/held_load.sh
 . "$TOOLS/held_load.sh"
-# shellcheck source=scripts/tests.d/tools/kill_service.sh
 . "$TOOLS/kill_service.sh"
 export FAMILIES=(4) LOAD_FROM=pod0 LOAD_TO=pod1
 DEPLOY=$(readlink -f "$SCRIPTS/../deploy")
