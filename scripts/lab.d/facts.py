@@ -2,8 +2,8 @@
 """What a lab consists of, one fact a line, to compare it with what it was: facts.py STATE <NAMESPACES
 
 Links, addresses, routes, rules, nftables and settings of each of its namespaces, its processes and files. None are:
-numbers that the kernel gives anew, counters, lifetimes, what packets put into a set, which table is the newest, what lies
-below a node's sys, whether a TUN was taken over (its state, from then on, is UP), and which peers answered probes.
+numbers that the kernel gives anew, counters, lifetimes, what packets put into a set, which table is the newest, what
+lies below a node's sys, whether a TUN was taken over (its state, from then on, is UP), and which peers answered probes.
 """
 import ctypes
 import glob

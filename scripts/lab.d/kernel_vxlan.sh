@@ -18,8 +18,8 @@ kernel_vxlan_up() {
     done
 }
 
-# The kernel's devices on node $1, whose agent was stopped, as flannel leaves them. What the registry says of the node is
-# not written; without one the lists of all nodes say it.
+# The kernel's devices on node $1, whose agent was stopped, as flannel leaves them. What the registry says of the node
+# is not written; without one the lists of all nodes say it.
 kernel_vxlan_instead() {
     local third=$KERNEL KERNEL="$KERNEL $1" family
     kernel_vxlan_up "$1"

@@ -62,8 +62,9 @@ all_drops() {
     local node own='"RingFull", "OverShare"'
     [ -z "${FULL:-}" ] || own=empty
     for node in "${TARTAN[@]}"; do
-        agent_json "$node" drops | jq -c --arg node "$node" "[\$node, ([.workers[] | .outbound, .inbound | .dropped |
-            to_entries[] | select(.key | IN($own) | not)] | group_by(.key) | map({(.[0].key): map(.value) | add}) | add),
+        agent_json "$node" drops | jq -c --arg node "$node" "[\$node, ([.workers[] | .outbound, .inbound |
+            .dropped | to_entries[] | select(.key | IN($own) | not)] | group_by(.key) |
+            map({(.[0].key): map(.value) | add}) | add),
             ([.kernel[] | select(.counter | test(\"drop\")).count] | add)]"
     done | paste -sd ' '
 }

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# What laws and tests share: commands in a lab, programs in the background that surely end, and comparisons that say what
-# they found. Sourced by law.sh and test_case.sh.
+# What laws and tests share: commands in a lab, programs in the background that surely end, and comparisons that say
+# what they found. Sourced by law.sh and test_case.sh.
 #
-# No comparison of the default run waits for a clock: what is counted decides. A bar of time is a failure with --full alone,
-# where such a test runs by itself; else it is printed.
+# No comparison of the default run waits for a clock: what is counted decides. A bar of time is a failure with --full
+# alone, where such a test runs by itself; else it is printed.
 set -euo pipefail
 
 TOOLS=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -123,8 +123,8 @@ carrier() {
     esac
 }
 
-# learn_path_mtu POD ADDRESS: a kernel node's IPv6 device has a smaller MTU than a pod of both families, as with flannel: the
-# pod's first larger packet is answered with packet-too-big, and lost.
+# learn_path_mtu POD ADDRESS: a kernel node's IPv6 device has a smaller MTU than a pod of both families, as with
+# flannel: the pod's first larger packet is answered with packet-too-big, and lost.
 learn_path_mtu() {
     [ -n "$PEER" ] && [ "$1" = pod5 ] || return 0
     in_ns pod5 ping -q -c 3 -i 0.2 -s 1400 "$2" >/dev/null || fail "no answer to large pings from pod5 to $2"
@@ -136,8 +136,8 @@ transfer() {
     end_transfer "$1" "$2"
 }
 
-# begin_transfer FROM TO FAMILY BYTES [BYTES_PER_SECOND]: one to each pod, in the background until end_transfer; who sends
-# to it is SENDING[TO].
+# begin_transfer FROM TO FAMILY BYTES [BYTES_PER_SECOND]: one to each pod, in the background until end_transfer; who
+# sends to it is SENDING[TO].
 declare -A SENDING RECEIVING
 begin_transfer() {
     local address
@@ -185,8 +185,8 @@ tartan() {
     in_ns "$1" tartan "${@:2}"
 }
 
-# until_true SECONDS WHAT CMD...: waits until the command succeeds; what it takes itself counts. SECONDS is a bar of time. One
-# that succeeds only after five times as long, and 20 s, has missed altogether.
+# until_true SECONDS WHAT CMD...: waits until the command succeeds; what it takes itself counts. SECONDS is a bar of
+# time. One that succeeds only after five times as long, and 20 s, has missed altogether.
 until_true() {
     local seconds=$1 what=$2 began=$EPOCHREALTIME patience took
     [[ $seconds =~ ^[0-9]+$ ]] || die "until_true: '$seconds' is no number of seconds"
@@ -226,15 +226,17 @@ dropped() {
     agent_json "$1" drops | jq "[.workers[].$2.dropped | add // 0] | add"
 }
 
-# kernel_path_flow NODE DIRECTION FIELD: a count of the kernel path's programs, which are a worker of their own; 0 without.
+# kernel_path_flow NODE DIRECTION FIELD: a count of the kernel path's programs, which are a worker of their own; 0
+# without.
 kernel_path_flow() {
     agent_json "$1" drops | jq "[.workers[] | select(.name == \"kernel-path\").$2.$3] | add // 0"
 }
 
-# Whether the kernel path is to carry packets in this case: it carries no udp format and no IPv6, and is not in use beside
-# sockets of IPv6.
+# Whether the kernel path is to carry packets in this case: it carries no udp format and no IPv6, and is not in use
+# beside sockets of IPv6.
 kernel_path_carries() {
-    [ "$KERNEL_PATH" != off ] && [ "${BACKEND:-vxlan}" = vxlan ] && [ "${INSIDE:-v4}" != v6 ] && [ "${OUTSIDE:-v4}" = v4 ]
+    [ "$KERNEL_PATH" != off ] && [ "${BACKEND:-vxlan}" = vxlan ] && [ "${INSIDE:-v4}" != v6 ] &&
+        [ "${OUTSIDE:-v4}" = v4 ]
 }
 
 # Of what `tartan drops -o json` prints: for each worker and direction what has no fate yet, and what is held.
@@ -261,10 +263,13 @@ law_one() {
     [ "$(jq length <<<"$found")" -gt 1 ] || fail "law 1 on $1: no worker is counted"
 }
 
-# kernel_path_carried NODE: where its kernel path should have carried packets, it has: one that was given up would prove nothing.
+# kernel_path_carried NODE: where its kernel path should have carried packets, it has: one that was given up would prove
+# nothing.
 kernel_path_carried() {
-    if kernel_path_carries && [ "$(($(kernel_path_flow "$1" outbound sent) + $(kernel_path_flow "$1" inbound delivered)))" = 0 ]; then
-        fail "the kernel path of $1 ($KERNEL_PATH) has carried nothing: $(agent_json "$1" status | jq -c '{kernel_path, problems}')"
+    if kernel_path_carries &&
+        [ "$(($(kernel_path_flow "$1" outbound sent) + $(kernel_path_flow "$1" inbound delivered)))" = 0 ]; then
+        fail "the kernel path of $1 ($KERNEL_PATH) has carried nothing:" \
+            "$(agent_json "$1" status | jq -c '{kernel_path, problems}')"
     fi
 }
 
@@ -300,13 +305,15 @@ device_count() {
     ip -n "$PREFIX-$1" -s -j link show dev "$2" | jq ".[0].stats64.${3%%_*}.${3#*_}"
 }
 
-# agent_json NODE COMMAND: what the command prints as JSON; exit code 1, which means that there is a problem, is no error.
+# agent_json NODE COMMAND: what the command prints as JSON; exit code 1, which means that there is a problem, is no
+# error.
 agent_json() {
     tartan "$1" "$2" -o json || [ $? = 1 ]
 }
 
-# no_findings: nothing is wrong yet, and both commands that would say so do not: `tartan doctor` finds nothing on any Tartan
-# node of the lab, and `tartan status` ends with exit code 0. It sends nothing to pods, and moves no count of the dataplane.
+# no_findings: nothing is wrong yet, and both commands that would say so do not: `tartan doctor` finds nothing on any
+# Tartan node of the lab, and `tartan status` ends with exit code 0. It sends nothing to pods, and moves no count of the
+# dataplane.
 no_findings() {
     local pid node
     for pid in "$LAB_STATE"/node*/pid; do
@@ -328,7 +335,8 @@ finds_nothing() {
         --slurpfile told "$SCRATCH/status-healthy.json" \
         '{doctor: $doctor, checks: ($examined[0].checks | length), findings: [$examined[0].checks[].findings[]],
           status: $status, problems: $told[0].problems}' >"$SCRATCH/healthy.json"
-    jq -e '.doctor == 0 and .checks > 0 and .findings == [] and .status == 0 and .problems == []' "$SCRATCH/healthy.json"
+    jq -e '.doctor == 0 and .checks > 0 and .findings == [] and .status == 0 and .problems == []' \
+        "$SCRATCH/healthy.json"
 }
 
 say() {

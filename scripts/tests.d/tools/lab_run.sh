@@ -3,9 +3,9 @@
 #
 #   lab_run.sh [--keep] LAB LAW...      --keep: leaves it up, as LAB_PREFIX (default: test)
 #
-# A law that does not hold, or leaves the lab another than it was, gets a lab made anew behind it. RESULTS names a file that
-# gets a line for each law: passed or FAILED, its seconds, its name, and what was wrong. Each has a log of its own in LOGS.
-# Descriptor 3, where it is open, is told each result at once.
+# A law that does not hold, or leaves the lab another than it was, gets a lab made anew behind it. RESULTS names a file
+# that gets a line for each law: passed or FAILED, its seconds, its name, and what was wrong. Each has a log of its own
+# in LOGS. Descriptor 3, where it is open, is told each result at once.
 set -uo pipefail
 HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 SCRIPTS=$(readlink -f "$HERE/../..")
@@ -58,7 +58,8 @@ run() {
     if [ "$code" = 0 ]; then
         result passed $((SECONDS - began)) "$1" ''
     else
-        result FAILED $((SECONDS - began)) "$1" "$({ grep -a '^FAILED: ' "$log" || tail -n 1 "$log"; } | sed 's/^FAILED: //' | paste -sd ';' | cut -c -400)"
+        result FAILED $((SECONDS - began)) "$1" "$({ grep -a '^FAILED: ' "$log" || tail -n 1 "$log"; } |
+            sed 's/^FAILED: //' | paste -sd ';' | cut -c -400)"
         told "$(tail -n 60 "$log" | sed 's/^/    /')" "    again: scripts/test --only '$1' --lab $LAB"
     fi
     return "$code"

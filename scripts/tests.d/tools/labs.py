@@ -7,9 +7,9 @@
     labs.py laws LAB [--full]      the laws that run in it, in their order: first those that leave the lab as it was
     labs.py check                  fails unless the labs cover the pairs that the table names, and each law has a lab
 
-A law's head says where it holds: "# labs: CONDITION..." (without it: in every lab), "# full: CONDITION..." where it runs
-with --full alone; of several lines one must hold. A CONDITION is COLUMN=VALUE[|VALUE...] or COLUMN!=VALUE[|VALUE...]. One
-with a line "# first: REASON" runs before those that have none, one with "# last: REASON" behind them.
+A law's head says where it holds: "# labs: CONDITION..." (without it: in every lab), "# full: CONDITION..." where it
+runs with --full alone; of several lines one must hold. A CONDITION is COLUMN=VALUE[|VALUE...] or
+COLUMN!=VALUE[|VALUE...]. One with a line "# first: REASON" runs before those that have none, one with "# last: REASON" behind them.
 """
 import itertools
 import re
@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 
 HOME = Path(__file__).resolve().parent.parent
-OPTIONS = {"format": "--backend", "inside": "--inside", "outside": "--outside", "underlay": "--underlay", "workers": "--workers",
-           "kernel-path": "--kernel-path", "registry": "--registry"}
+OPTIONS = {"format": "--backend", "inside": "--inside", "outside": "--outside", "underlay": "--underlay",
+           "workers": "--workers", "kernel-path": "--kernel-path", "registry": "--registry"}
 
 
 def table():
@@ -119,7 +119,8 @@ def main():
         sys.exit(1 if wrong else 0)
     elif len(words) == 2 and words[0] in ("options", "laws", "probes") and words[1] in by_name:
         lab = by_name[words[1]]
-        print("\n".join({"options": options(lab), "laws": [law.stem for law in laws(lab, full)], "probes": [lab["probes"]]}[words[0]]))
+        answers = {"options": options(lab), "laws": [law.stem for law in laws(lab, full)], "probes": [lab["probes"]]}
+        print("\n".join(answers[words[0]]))
     else:
         sys.exit(__doc__)
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# law.sh FILE: runs a law in the lab LAB_PREFIX, which is up. A law is one thing that must hold: a script of ../laws, which
-# says in its head what and in which labs (labs.py has the words), and leaves the lab as it found it. This is what it is
-# written with.
+# law.sh FILE: runs a law in the lab LAB_PREFIX, which is up. A law is one thing that must hold: a script of ../laws,
+# which says in its head what and in which labs (labs.py has the words), and leaves the lab as it found it. This is what
+# it is written with.
 #
-#   pod1, pod2 ── node1: Tartan ══╗          ╔══ node3: Tartan or, in a lab with `third` kernel-vxlan, the kernel's device ── pod5, pod6
+#   pod1, pod2 ── node1: Tartan ══╗          ╔══ node3: Tartan or, with `third` kernel-vxlan, its device ── pod5, pod6
 #   pod3, pod4 ── node2: Tartan ══╩ underlay ╩══ mallory, no node's peer
 #
-# Variables: BACKEND INSIDE OUTSIDE UNDERLAY DEVICE DEVICE_TYPE WORKERS KERNEL_PATH REGISTRY PEER are the lab's; FAMILIES are those
-# that its pods have, TARTAN its nodes with Tartan; FULL is set with --full. At its end what a law started is ended, what it
-# gave to `undo` is done, and then the lab's facts are those of before, law 1 holds on every node and no node has a problem.
+# Variables: BACKEND INSIDE OUTSIDE UNDERLAY DEVICE DEVICE_TYPE WORKERS KERNEL_PATH REGISTRY PEER are the lab's;
+# FAMILIES are those that its pods have, TARTAN its nodes with Tartan; FULL is set with --full. At its end what a law
+# started is ended, what it gave to `undo` is done, and then the lab's facts are those of before, law 1 holds on every
+# node and no node has a problem.
 # shellcheck source=scripts/tests.d/tools/checks.sh
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/checks.sh"
 
@@ -91,7 +92,8 @@ left_behind() {
     # Path MTUs that its kernels have learned, or were made to believe.
     mapfile -t names < <(sed -E "s/^$PREFIX-([^ ]*).*/\1/" "$LAB_STATE/namespaces")
     forget_paths "${names[@]}"
-    FULL='' until_true 10 "the lab is as it was" as_before || diff "$FACTS" "$SCRATCH/facts.after" | grep '^[<>]' | head -n 20
+    FULL='' until_true 10 "the lab is as it was" as_before ||
+        diff "$FACTS" "$SCRATCH/facts.after" | grep '^[<>]' | head -n 20
     for node in "${TARTAN[@]}"; do
         law_one "$node"
         FULL='' until_true 10 "no problem on $node" no_problem "$node" || agent_json "$node" status | jq -c .problems

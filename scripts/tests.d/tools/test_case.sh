@@ -1,10 +1,11 @@
 # shellcheck shell=bash
-# A test with a lab of its own: brings it up, and takes it down with a census at the end. Sourced by every test of tests.d.
+# A test with a lab of its own: brings it up, and takes it down with a census at the end. Sourced by every test of
+# tests.d.
 # shellcheck source=scripts/tests.d/tools/checks.sh
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/checks.sh"
 
-# Most tests count every packet, or bring about what the probes of peers would report beside what they look for: probes are
-# off but where a test says otherwise before it sources this (peer_health.sh).
+# Most tests count every packet, or bring about what the probes of peers would report beside what they look for: probes
+# are off but where a test says otherwise before it sources this (peer_health.sh).
 export TARTAN_PROBE=${TARTAN_PROBE:-false}
 # Words of a case that every test knows: workers=N, device=KIND, device-type=TYPE and kernel-path=MODE are the agents';
 # the rest is the test's own.
