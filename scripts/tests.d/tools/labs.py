@@ -9,7 +9,8 @@
 
 A law's head says where it holds: "# labs: CONDITION..." (without it: in every lab), "# full: CONDITION..." where it
 runs with --full alone; of several lines one must hold. A CONDITION is COLUMN=VALUE[|VALUE...] or
-COLUMN!=VALUE[|VALUE...]. One with a line "# first: REASON" runs before those that have none, one with "# last: REASON" behind them.
+COLUMN!=VALUE[|VALUE...]. One with a line "# first: REASON" runs before those that have none, one with "# last: REASON"
+behind them.
 """
 import itertools
 import re
