@@ -8,4 +8,4 @@
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 lab_up --control --nodes 3 --pods 2 --inside "$1" --outside "$1"
-bash "$TOOLS/../laws/services.sh" || fail "the law in a lab of the kernel's VXLAN devices"
+bash "$TOOLS/law.sh" "$TOOLS/../laws/services.sh" || fail "the law in a lab of the kernel's VXLAN devices"
