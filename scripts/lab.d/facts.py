@@ -90,7 +90,8 @@ def main():
         print("namespace", name)
         with open("/run/netns/" + name, encoding="ascii") as space:
             inodes.add(os.fstat(space.fileno()).st_ino)
-            LIBC.setns(space.fileno(), CLONE_NEWNET)
+            if LIBC.setns(space.fileno(), CLONE_NEWNET) != 0:
+                sys.exit(f"setns {name}: {os.strerror(ctypes.get_errno())}")
         print("\n".join([*sorted(of_ip()), *of_nft(), *settings()]))
     print("\n".join([*sorted(processes(inodes)), *sorted(files(sys.argv[1]))]))
 

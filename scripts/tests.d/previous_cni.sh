@@ -14,7 +14,7 @@ ROOT=$LAB_STATE/node1
 
 # The lab's facts and the older packet filter of node1. Tartan's own plugin is installed meanwhile.
 census() {
-    lab facts 2>/dev/null | grep -vE '^process |/(10-tartan.conflist|tartan-cni|cni-installed.json)$'
+    lab facts | grep -vE '^process |/(10-tartan.conflist|tartan-cni|cni-installed.json)$'
     in_ns node1 iptables-legacy-save 2>/dev/null | grep -v '^#' | sed -E 's/\[[0-9]+:[0-9]+\]//'
 }
 
@@ -101,6 +101,7 @@ BEFORE=$(census)
 cleanup 0
 leave_flannel
 LEFT=$(census)
+[ "$LEFT" != "$BEFORE" ] || fail "flannel has left nothing: nothing is shown by its removal"
 # What flannel's plugin needs beside Tartan is kept, until Tartan's own is installed.
 cleanup 1 -o json
 rows 0 '.why == "" or .place == "" or .effect == ""'

@@ -25,7 +25,7 @@ list() {
     mv "$ROOT/nodes.toml.new" "$ROOT/nodes.toml"
 }
 
-# repaired WORDS CMD...: what the command does, the service undoes by itself, and says so; nothing is wrong then.
+# repaired WORDS CMD...: what the command does, the service undoes by itself, and says so.
 repaired() {
     BEFORE=$(agent_json node1 status | jq .repairs)
     "${@:2}"

@@ -34,6 +34,7 @@ s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
 s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 255)
 for kind in sys.argv[2:] * int(sys.argv[1]):
     s.sendto(bytes([int(kind)]) + bytes(23), ('fe80::1', 0, 0, socket.if_nametoindex('eth0')))" "$COUNT" "${@:2}"
+    [ "$1" = 0 ] || until_true 5 "ICMPv6 is counted" prints $((before + $1)) forged_sources || true
     equal "counted of ICMPv6 of the types ${*:2}" "$1" $(($(forged_sources) - before))
 }
 

@@ -65,14 +65,15 @@ damage() {
     if [[ ${FAMILIES[*]} = *6* ]]; then
         damages+=(net.ipv6.conf.all.forwarding=0 "net.ipv6.conf.$1.accept_ra=2" "net.ipv6.conf.$1.disable_ipv6=1")
     fi
-    repairs=$(said status .repairs)
+    repairs=$(said status .repairs) done=0
     for one in "${damages[@]}" "link set $1 down"; do
         case $one in
         net.*) in_ns node1 sysctl -q -w "$one" ;;
         # A command before it may have had the same effect.
-        *) eval "ip -n $SPACE $one" 2>/dev/null || true ;;
+        *) if eval "ip -n $SPACE $one" 2>"$SCRATCH/refused"; then done=$((done + 1)); else cat "$SCRATCH/refused"; fi ;;
         esac
     done
+    [ "$done" -ge 3 ] || fail "only $done of these damages were done: ${damages[*]}"
     put_back "all of $1"
     until_true 5 "the status counts a repair" prints true said status ".repairs > $repairs" || true
     traffic "after it"

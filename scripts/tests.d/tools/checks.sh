@@ -168,6 +168,7 @@ path_mtu() {
 forget_paths() {
     local name
     for name; do
+        [ -e "/run/netns/$PREFIX-$name" ] || continue
         ip -n "$PREFIX-$name" route flush cache
         ip -n "$PREFIX-$name" -6 route flush cache
     done
@@ -209,11 +210,6 @@ until_true() {
 # prints TEXT CMD...: whether it does.
 prints() {
     [ "$("${@:2}")" = "$1" ]
-}
-
-# last_ping FILE: of what ping printed, the number of the last that was answered; a router's error is no answer.
-last_ping() {
-    sed -nE 's/.*bytes from .* icmp_seq=([0-9]+) .*/\1/p' "$1" | tail -n 1
 }
 
 # flow NODE DIRECTION FIELD: a count of all workers together.
@@ -292,7 +288,9 @@ sink() {
 
 # sunk NAME FILTER: ends it; what jq's filter finds of the count of its port.
 sunk() {
-    stop "${SINKS[$1]}"
+    kill -TERM "${SINKS[$1]}"
+    # In a command substitution it is no child to wait for. One that has ended has no namespace.
+    while readlink "/proc/${SINKS[$1]}/ns/net" >/dev/null; do sleep 0.01; done
     jq -c ".[] | $2" "$SCRATCH/sink.$1"
 }
 

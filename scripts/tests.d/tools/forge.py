@@ -138,7 +138,7 @@ def compare(lines):
         for _ in range(5):
             wanted, grown = grown_by(place, node, expected, order_of(keys))
             delivered += grown.get("delivered", 0)
-            if grown == wanted or "RingFull" not in grown:
+            if grown == wanted or "RingFull" not in grown or grown.keys() - {*wanted, "RingFull"}:
                 break
         print(f"{case}, from {place}: {grown}")
         if grown != wanted:

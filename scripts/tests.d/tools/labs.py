@@ -103,8 +103,10 @@ def check():
             if not impossible and not any(lab[one] == a and lab[other] == b for lab in daily):
                 yield f"no lab of the default run has {one}={a} with {other}={b}"
     for law in sorted((HOME / "laws").glob("*.sh")):
-        if not any(runs_in(law, lab, True) for lab in labs):
-            yield f"{law.name}: no lab is one of its labs"
+        for line in re.findall(r"^# (?:labs|full):.*$", law.read_text(encoding="utf-8"), re.M):
+            conditions = [condition(word) for word in line.split()[2:]]
+            if not any(holds(conditions, lab) for lab in (daily if line.startswith("# labs:") else labs)):
+                yield f"{law.name}: no lab is one of '{line}'"
 
 
 def main():

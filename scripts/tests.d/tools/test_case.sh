@@ -5,7 +5,7 @@
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/checks.sh"
 
 # Most tests count every packet, or bring about what the probes of peers would report beside what they look for: probes
-# are off but where a test says otherwise before it sources this (peer_health.sh).
+# are off but where a test says otherwise before it sources this (metrics.sh).
 export TARTAN_PROBE=${TARTAN_PROBE:-false}
 # Words of a case that every test knows: workers=N, device=KIND, device-type=TYPE and kernel-path=MODE are the agents';
 # the rest is the test's own.
