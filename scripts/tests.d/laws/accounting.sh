@@ -71,20 +71,20 @@ balanced() {
 # still. MOST was lost, for a flood that lost nothing would not show that losses are counted; or the kernel path has
 # carried it, in whose way the services were not.
 account() {
-    local service what left right most=$4
+    local service keeper what left right most=$4
     if kernel_path_carries && [ "$FAMILY" = 4 ]; then
         most='.kernel_out > .out_received * 0.9 and .kernel_in > .in_received * 0.9'
     fi
     sink pod3 "$PORT"
     BEFORE=$(stations) SENT=0
     flood "$OVERLOAD" "$1"
-    # For less than the keeper's patience, which is 2 s.
-    service=$(service_pid "$2")
-    kill -STOP "$service"
+    # The keeper, which would kill it, stands still as long.
+    service=$(service_pid "$2") keeper=$(cat "$LAB_STATE/$2/pid")
+    kill -STOP "$keeper" "$service"
     (sleep 1.2 && kill -CONT "$service") &
     STARTED+=("$!")
     flood "$3" "$1"
-    kill -CONT "$service"
+    kill -CONT "$service" "$keeper"
     equal "the service of $2 lives" "$service" "$(service_pid "$2")"
     until_true 10 "all packets of IPv$FAMILY, $1 bytes, are accounted for" balanced "$1" || true
     while IFS=$'\t' read -r what left right; do

@@ -18,7 +18,7 @@ from bulk import connect
 from packets import family
 
 UDP_PORT, TCP_PORT = 5001, 5002
-PATIENCE = 3.0
+PATIENCE = 20.0
 BLOCK = random.Random(20240229).randbytes(80000)
 
 
