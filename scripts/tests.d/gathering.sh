@@ -101,6 +101,7 @@ flood() {
     wait "$flooder" || fail "the flood ended with an error"
     until_true 3 "the thread of $END goes" threaded 0
     says node1 .gathering.queues >/dev/null || return 0
+    equal "datagrams of the flood behind a later one, or twice" '[0,0]' "$(sunk pod3 '[.late, .twice]')"
     equal "datagrams lost in the pod" 0 "$(in_ns pod1 tc -s -j qdisc show dev eth0 | jq '.[0].drops')"
     at_most "pings of the same pod lost, of 100" 4 $((100 - ${light%% *}))
 }

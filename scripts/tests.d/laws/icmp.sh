@@ -104,6 +104,23 @@ of_all_senders() {
     fi
 }
 
+# largest: the largest packets between Tartan's nodes, before their path is narrow.
+largest() {
+    step pod1 "$FAR" $((MTU - HEADERS)) 1 df pod3 "$PASSED"
+    step pod3 "$NEAR" $((MTU - HEADERS)) 1 df pod1 '{}'
+}
+
+# mtu_of NAME DEVICE
+mtu_of() {
+    ip -n "$PREFIX-$1" -j link show dev "$2" | jq '.[0].mtu'
+}
+
+equal "MTU of the tunnel device and of the pod's" "$((WIDE - $(overhead 4))) $((WIDE - $(overhead 4)))" \
+    "$(mtu_of node1 tartan0) $(mtu_of pod1 eth0)"
+for ONE in "${FAMILIES[@]}"; do
+    setting "$ONE"
+    steps node1 largest
+done
 undo restart_agents
 undo narrow_path delete 0
 narrow_path add 1
