@@ -2,14 +2,10 @@
 # With kernel-path = auto packets of an established connection pass the host's stack by on every node that has it, and
 # the pods' counts have them; a translated one passes the stack where it is translated. Each change of the host, a rule,
 # a route, a policy rule, an address, a link, a filter, sends all flows through the stack: a new rule that drops stops
-# an installed flow. A forgotten connection, a deleted pod, and a peer that is gone, or whose address or pods' addresses
-# become another's, end theirs: who has the address next gets the packets, and nothing else passes. A TCP transfer under
-# kube-proxy's rule against INVALID packets changes its way again and again: no connection is reset, each byte arrives.
-#
-# And, also in a lab without it: the underlay address of a running node moves in the list of nodes. It follows without
-# a restart, a TCP connection lives on, and nothing passes at the old address.
+# an installed flow. A forgotten connection and a deleted pod end theirs: who has the address next gets the packets, and
+# nothing else passes. A TCP transfer under kube-proxy's rule against INVALID packets changes its way again and again: no
+# connection is reset, each byte arrives.
 # labs: kernel-path=auto
-# labs: lab=udp-over-v6
 # seconds: 600
 . "$TOOLS/kernel_path.sh"
 . "$TOOLS/cni.sh"
@@ -27,17 +23,6 @@ CHANGES=(
     "link|ip link set eth0 promisc on|ip link set eth0 promisc off"
     "traffic-control|tc qdisc add dev eth0 root pfifo limit 1000|tc qdisc delete dev eth0 root"
 )
-
-# Of an entry of a list.
-MOVED='/"node2"/ { sub(/10\.244\.2\.0/, "10.244.44.0") }
-    /"node3"/ { sub(/subnets = \[/, "&\"10.244.2.0/24\", ") }
-    { print }'
-OTHER='/"node2"/ {
-        sub(/"node2"/, "\"other\"")
-        sub(/10\.244\.2\.0/, "10.244.33.0")
-        sub(/$/, "\nvtep-mac = \"02:00:00:00:00:33\"")
-    }
-    { print }'
 
 # in_kernel: packets that the programs carried from pod1, and to it, as its node counts them.
 in_kernel() {
@@ -173,162 +158,16 @@ switches() {
     same "connections that were reset" "$resets" "$(resets pod1 "$FAR")"
 }
 
-# list_of NODE PROGRAM: an awk program changes the entries of the node's list, as a whole, as an editor does; until
-# list_back NODE.
-list_of() {
-    local list=$LAB_STATE/$1/nodes.toml
-    cp "$list" "$SCRATCH/list-$1"
-    awk -v RS= -v ORS='\n\n' "$2" "$list" >"$list.new"
-    mv "$list.new" "$list"
-}
-
-list_back() {
-    cp "$SCRATCH/list-$1" "$LAB_STATE/$1/nodes.toml.new"
-    mv "$LAB_STATE/$1/nodes.toml.new" "$LAB_STATE/$1/nodes.toml"
-}
-
-# arrived: datagrams that have come to the servers of pod3 and pod1.
-arrived() {
-    local pod
-    for pod in pod3 pod1; do
-        in_ns "$pod" nft -j list counter ip arrived came | jq '.nftables[].counter | values | .packets'
-    done
-}
-
-# changed WHAT PROGRAM [POD]: node1's list changes. From the moment on that it has published its tables none of two
-# hundred datagrams passes between pod1 and pod3, and they reach the pod. Then the list is as before.
-changed() {
-    local version installed before
-    version=$(agent_json node1 status | jq .kernel_path.tables)
-    list_of node1 "$2"
-    until_true 5 "$1: node1's programs follow" status_has node1 ".kernel_path.tables > $version"
-    before=$(arrived)
-    a_while pod1 Out 400
-    if [ -n "${3:-}" ]; then a_while "$3" In; fi
-    equal "$1: datagrams that pod3 and pod1 have, as before" "$before" "$(arrived)"
-    installed=$(flows node1 installed)
-    list_back node1
-    until_true 10 "flows both ways are installed again" more_than $((installed + 1)) flows node1 installed
-    until_true 10 "the stack is left out" is_short
-}
-
-# A peer is gone, or its address or its pods' addresses are another's.
-reused() {
-    local pod
-    for pod in pod1 pod3; do
-        in_ns "$pod" nft "add table ip arrived; add counter ip arrived came
-            add chain ip arrived input { type filter hook input priority 0; }
-            add rule ip arrived input udp dport 9000 counter name came"
-        undo in_ns "$pod" nft delete table ip arrived
-    done
-    start_datagrams pod1 pod3
-    start_datagrams pod3 pod1
-    until_true 10 "flows both ways leave the stack out" is_short
-    changed "node2 is no peer any more" '!/"node2"/'
-    changed "node2's address is another node's" "$OTHER"
-    undo list_back node3
-    list_of node3 "$MOVED"
-    until_true 10 "node3 has the subnet of node2" status_has node3 '.subnets | index("10.244.2.0/24")'
-    new_pods elsewhere
-    CNI_ARGS="IgnoreUnknown=1;IP=$(address_of pod3 4)" attach node3 elsewhere
-    serve elsewhere
-    changed "pod3's address is another pod's, on node3" "$MOVED" elsewhere
-}
-
-# bound: what the sockets of node1 are bound to.
-bound() {
-    in_ns node1 ss -Hlun "sport = :$BOUND" | awk '{ print $4 }' | sort -u
-}
-
-# address VERB ADDRESS: of node1.
-address() {
-    in_ns node1 ip address "$1" "$2" dev eth0 "${NODAD[@]}"
-}
-
-# move FROM TO: by the lists of node1 and node2, each replaced as a whole, as an editor does.
-move() {
-    local list
-    address add "$2"
-    mark
-    for list in "$LAB_STATE"/node[12]/nodes.toml; do
-        sed "s|\"${1%/*}\"|\"${2%/*}\"|" "$list" >"$list.new"
-        mv "$list.new" "$list"
-    done
-    until_true 3 "the sockets of node1 are at $2 alone" prints "$(socket_address "${2%/*}" "$BOUND")" bound
-    a_while pod1 In 20
-    mark
-    a_while pod1 In 100
-    mark
-    kill -0 "${SENDING[pod3]}" 2>/dev/null || fail "the TCP connection did not survive"
-    until_true 3 "node1 is well" no_problem node1
-}
-
-# How many datagrams node3 has refused as those of no peer.
-refused() {
-    agent_json node3 drops | jq '[.workers[].inbound.dropped.UnknownPeer // 0] | add'
-}
-
-# node3 believes in the old address, which the host still has.
-the_old_address_is_refused() {
-    local before way check=equal
-    # Probes are refused too.
-    [ "${TARTAN_PROBE:-}" = false ] || check=at_least
-    before=$(refused)
-    for way in "pod5 pod1" "pod1 pod5"; do
-        if in_ns "${way% *}" ping -n -q -c 10 -i 0.02 -W 0.3 "$(address_of "${way#* }")" >"$SCRATCH/ping"; then
-            fail "${way% *} reaches ${way#* }"
-        fi
-    done
-    "$check" "datagrams from the new address that node3 refuses" 10 $(($(refused) - before))
-}
-
-moved() {
-    local outer old new service step promote=net.ipv4.conf.all.promote_secondaries
-    outer=$(carrier "${FAMILIES[0]}" "$OUTSIDE")
-    old=$(underlay_of node1 "$outer")/24 new=192.0.2.101/24 BOUND=$FORMAT_PORT NODAD=()
-    if [ "$outer" = 6 ]; then old=${old%/*}/64 new=2001:db8:192::101/64 NODAD=(nodad); fi
-    if kernel_path_carries; then BOUND=$PRIVATE_PORT; fi
-    # Without this the kernel takes the second address of a subnet away with the first.
-    undo in_ns node1 sysctl -q -w "$promote=$(in_ns node1 sysctl -n "$promote")"
-    in_ns node1 sysctl -q -w "$promote=1"
-    service=$(service_pid node1)
-    start_datagrams pod1 pod3
-    begin_transfer pod1 pod3 "${FAMILIES[0]}" $((1 << 40)) $((4 << 20))
-    a_while pod1 In 20
-    move "$old" "$new"
-    the_old_address_is_refused
-    address delete "$old"
-    move "$new" "$old"
-    address delete "$new"
-    stop_datagrams
-    kill "${SENDING[pod3]}"
-    end_transfer pod1 pod3
-    for step in 0 3; do
-        measured_at_most "datagrams lost in a move" "$RATE" "$(lost sent $((step + 1)))"
-        equal "datagrams lost behind it" 0 "$(lost sent $((step + 2)))"
-    done
-    equal "the service of node1, never restarted" "$service" "$(service_pid node1)"
-}
-
-flows_of_the_kernel_path() {
-    local node
-    choose_far
-    watch_stack "${SIDES[@]}"
-    start_datagrams pod1 "$FAR"
-    installed
-    translated
-    # The rest of what costs time is one lab's each, but with --full.
-    if [ "${#SIDES[@]}" = 2 ] || [ -n "${FULL:-}" ]; then changes; fi
-    forgotten
-    stop_datagrams
-    equal "datagrams lost before the change of a queue discipline" 0 "$(lost sent 0)"
-    for node in "${SIDES[@]}"; do drops "$node"; done
-    if [ "${#SIDES[@]}" = 1 ] || [ -n "${FULL:-}" ]; then deleted; fi
-    if [ "${#SIDES[@]}" = 2 ] || [ -n "${FULL:-}" ]; then switches; fi
-}
-
-if kernel_path_carries; then flows_of_the_kernel_path; fi
-if [ "$REGISTRY$PEER" = file ]; then
-    moved
-    if kernel_path_carries; then reused; fi
-fi
+choose_far
+watch_stack "${SIDES[@]}"
+start_datagrams pod1 "$FAR"
+installed
+translated
+# The rest of what costs time is one lab's each, but with --full.
+if [ "${#SIDES[@]}" = 2 ] || [ -n "${FULL:-}" ]; then changes; fi
+forgotten
+stop_datagrams
+equal "datagrams lost before the change of a queue discipline" 0 "$(lost sent 0)"
+for NODE in "${SIDES[@]}"; do drops "$NODE"; done
+if [ "${#SIDES[@]}" = 1 ] || [ -n "${FULL:-}" ]; then deleted; fi
+if [ "${#SIDES[@]}" = 2 ] || [ -n "${FULL:-}" ]; then switches; fi
