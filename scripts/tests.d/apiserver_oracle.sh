@@ -7,7 +7,7 @@
 # needs: scripts/kubernetes
 # case: recorded
 # full: real
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 . "$TOOLS/apiserver.sh"
 

@@ -5,7 +5,7 @@
 # alone run: it floods and measures
 # case: report
 # full: run
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 LAST=$SCRIPTS/../target/bench/last

@@ -6,7 +6,7 @@
 # cni_campaign.sh OPERATIONS
 # case: 1000
 # full: 10000
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 # What the node and its pods hold, but the loopback device, which ADD brings up. Of token buckets their links tell.

@@ -9,7 +9,7 @@
 #   pod1, pod3 ── node1 tartan ══ underlay ══ tartan node2 ── pod2, web1, web2
 #
 # case:
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 . "$TOOLS/runtimes.sh"
 

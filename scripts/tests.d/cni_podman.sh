@@ -6,7 +6,7 @@
 #   web1, pod1 ── node1 tartan ══ underlay ══ tartan node2 ── web2
 #
 # case:
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 . "$TOOLS/runtimes.sh"
 

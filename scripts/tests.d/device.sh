@@ -16,7 +16,7 @@
 # full: refused udp workers=2 device-type=tap
 # full: switched udp workers=2
 # full: switched vxlan workers=2
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 # The agent that has hooks of tests; without TARTAN_FAULTS it is any other.

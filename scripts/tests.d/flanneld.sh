@@ -12,7 +12,7 @@
 #   kubernetes   the API, with the name of the node in NODE_NAME
 # case: secure
 # full: kubernetes
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 . "$TOOLS/registry.sh"
 

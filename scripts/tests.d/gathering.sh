@@ -8,7 +8,7 @@
 #   pod1, pod2 ── tt… node1 tartan ══ underlay ══ tartan node2 tt… ── pod4, cni0 ── veth… ── pod3 (stock bridge plugin)
 # alone: it floods and measures
 # case:
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 . "$TOOLS/stock.sh"
 

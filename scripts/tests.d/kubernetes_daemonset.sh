@@ -15,7 +15,7 @@
 # needs: scripts/kubernetes
 # alone: a kubelet on a busy machine misses what it has to do in time
 # full:
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 . "$TOOLS/held_load.sh"
 . "$TOOLS/machine.sh"

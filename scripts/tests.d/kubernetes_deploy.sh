@@ -10,7 +10,7 @@
 # case: manifests
 # full: real
 # full: registry
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 . "$TOOLS/apiserver.sh"
 . "$TOOLS/helm.sh"

@@ -9,7 +9,7 @@
 # full: --backend udp
 # full: kernel-path=stateless device-type=tap
 # full: kernel-path=auto
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 OPTIONS=("$@")

@@ -8,7 +8,7 @@
 #
 # full:
 export TARTAN_PROBE=true
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 PORT=9467

@@ -14,7 +14,7 @@
 # case: deb
 # case: image
 # full: release
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 . "$TOOLS/machine.sh"
 . "$TOOLS/made_release.sh"

@@ -6,7 +6,7 @@
 #
 #   pod1 ── node1: keeper, service, leftovers ══ underlay ══ node2 ── pod2
 # case:
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 . "$TOOLS/registry.sh"
 

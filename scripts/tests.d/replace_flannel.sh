@@ -10,7 +10,7 @@
 # alone: with --full a gap of packets is measured
 # case: dual etcd
 # full: v4 kubernetes
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 . "$TOOLS/stock.sh"
 . "$TOOLS/registry.sh"

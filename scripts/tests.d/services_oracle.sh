@@ -4,7 +4,7 @@
 # case: v4
 # full: v4
 # full: dual
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 lab_up --control --nodes 3 --pods 2 --inside "$1" --outside "$1"

@@ -10,7 +10,7 @@
 # case: unit 1
 # case: uninstall
 # full: unit 50
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 . "$TOOLS/machine.sh"
 

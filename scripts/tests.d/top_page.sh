@@ -8,7 +8,7 @@
 #            ╚ node2 ─ pod2, and 200 nodes that only the list knows
 # full:
 # alone: a browser takes all cores
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 
 command -v chromedriver >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -qq chromium-driver >/dev/null

@@ -14,7 +14,7 @@
 # case: handover udp v4 2
 # full: upgrade vxlan v4 20 20 kernel-path=auto
 # full: handover vxlan dual 20 workers=2
-# shellcheck source=scripts/tests.d/tools/test_case.sh
+# shellcheck source=/dev/null
 . "$(dirname "$(readlink -f "$0")")/tools/test_case.sh"
 . "$TOOLS/kill_service.sh"
 . "$TOOLS/held_load.sh"
