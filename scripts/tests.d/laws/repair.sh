@@ -43,7 +43,7 @@ traffic() {
     local family to
     for family in "${FAMILIES[@]}"; do
         to=$(address_of pod3 "$family")
-        equal "pings to $to $1" "3 received" "$(in_ns pod1 python3 "$TOOLS/pings.py" "$to" 3 0.02 3)"
+        equal "pings to $to $1" "3 received" "$(in_ns pod1 python3 "$TOOLS/pings.py" "$to" 3 0.02 20)"
     done
 }
 

@@ -23,7 +23,7 @@ pings() {
     shift
     : >"$SCRATCH/pings"
     while [ $# -gt 0 ]; do
-        start_in "$1" python3 "$TOOLS/pings.py" "$2" $COUNT 0.02 $((answered > 0 ? 2 : 1)) >>"$SCRATCH/pings"
+        start_in "$1" python3 "$TOOLS/pings.py" "$2" $COUNT 0.02 $((answered > 0 ? 20 : 1)) >>"$SCRATCH/pings"
         begun+=("$PID")
         shift 2
     done

@@ -40,7 +40,7 @@ flood() {
 
 talk() {
     equal "$1: pings of pod1 to pod3" "50 received" \
-        "$(in_ns pod1 python3 "$TOOLS/pings.py" "$(address_of pod3 "$FAMILY")" 50 0.02 2)"
+        "$(in_ns pod1 python3 "$TOOLS/pings.py" "$(address_of pod3 "$FAMILY")" 50 0.02 20)"
 }
 
 FAMILY=${FAMILIES[0]}

@@ -36,7 +36,7 @@ traced() {
 meet() {
     local to
     to=$(address_of "$2" "$3")
-    equal "ping from $1 to $2, IPv$3" "10 received" "$(in_ns "$1" python3 "$TOOLS/pings.py" "$to" 10 0.01 2)"
+    equal "ping from $1 to $2, IPv$3" "10 received" "$(in_ns "$1" python3 "$TOOLS/pings.py" "$to" 10 0.01 20)"
     equal "traceroute from $1 to $2" "$(node_of_pod "$1") $(node_of_pod "$2") $to" "$(traced "$1" "$to")"
     { [ -n "$PEER" ] && [[ "$1 $2" == *pod5* ]]; } || return 0
     python3 "$TOOLS/segments.py" "$1" "$(address_of "$1" "$3")" "$2" "$to" "$(vtep_mac_of "$(node_of_pod "$1")" "$3")" \

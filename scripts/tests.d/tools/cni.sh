@@ -27,5 +27,5 @@ attach() {
 
 # pings FROM ADDRESS: of five requests all are answered.
 pings() {
-    equal "ping $1 to $2" "5 received" "$(in_ns "$1" python3 "$TOOLS/pings.py" "$2" 5 0.02 2)"
+    equal "ping $1 to $2" "5 received" "$(in_ns "$1" python3 "$TOOLS/pings.py" "$2" 5 0.02 20)"
 }

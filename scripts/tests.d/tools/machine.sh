@@ -145,7 +145,7 @@ machine_pod() {
 
 # reaches_peer WHEN
 reaches_peer() {
-    equal "pings to pod1, $1" "5 received" "$(in_ns pod0 python3 "$TOOLS/pings.py" "$(address_of pod1)" 5 0.02 3)"
+    equal "pings to pod1, $1" "5 received" "$(in_ns pod0 python3 "$TOOLS/pings.py" "$(address_of pod1)" 5 0.02 20)"
 }
 
 # under_load WHAT MILLISECONDS CMD...: datagrams go from pod0 to pod1 while CMD runs, and the longest time without an

@@ -157,7 +157,7 @@ in_pod() {
 
 # reaches FROM ADDRESS: each ping of a pod is answered, however late a busy machine lets it be.
 reaches() {
-    equal "ping $1 to $2" "5 received" "$(in_pod "$1" python3 "$TOOLS/pings.py" "$2" 5 0.02 3)"
+    equal "ping $1 to $2" "5 received" "$(in_pod "$1" python3 "$TOOLS/pings.py" "$2" 5 0.02 20)"
 }
 
 # transfer FROM TO ADDRESS [PORT]: what a pod or node sends arrives in a pod whole, to an address of its own, or one of
