@@ -112,7 +112,7 @@ followed() {
     undo cp "$SCRATCH/nodes.toml" "$list"
     sed "/^name = \"node3\"/a underlay-sources = [\"$new\"]" "$SCRATCH/nodes.toml" >"$list.new"
     mv "$list.new" "$list"
-    until_true 1 "the guard knows $new" eval "[[ \$(rules) == *$new* ]]"
+    until_true 1 "the guard knows $new" in_ns node1 nft get element inet tartan "nodes$OUTER" "{ $new }"
     forgeries "$(nests "to a new address" pod1 1 "$new" bridged)"
 }
 
