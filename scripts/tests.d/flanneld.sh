@@ -118,7 +118,7 @@ another_password() {
     registry start
     until_true "$BACK_WITHIN" "both nodes say that their password is refused" on_all is_refused
     etcdctl user passwd tartan --interactive=false <<<"$PASSWORD" >/dev/null
-    until_true 10 "both nodes are in touch again" on_all all_well
+    until_true 10 "both nodes are in touch again" on_all no_problem
 }
 
 lab_up --nodes 2 "${LAB[@]}"

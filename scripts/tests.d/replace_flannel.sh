@@ -146,11 +146,7 @@ after() {
     local pid
     pid=$(service_pid node1)
     "${@:2}"
-    until_true 10 "the next service after $1" next_service "$pid"
-}
-
-next_service() {
-    agent_json node1 status | jq -e --argjson before "$1" '.service_pid != $before and .snapshot_adopted'
+    until_true 10 "the next service after $1" next_service node1 "$pid"
 }
 
 give_back() {

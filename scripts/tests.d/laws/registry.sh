@@ -21,7 +21,7 @@ followed() {
 }
 
 follows() {
-    knows "$@" && all_well "$1"
+    knows "$@" && no_problem "$1"
 }
 
 # etcd refuses what is written. A service that starts has its record and writes none; a node that joins says why it has
@@ -38,9 +38,9 @@ full() {
         printf '%s' "$junk" | etcdctl put "/junk/$i" >/dev/null 2>&1 || break
     done
     grep -q NOSPACE <<<"$(etcdctl alarm list)" || fail "etcd has no alarm: $(etcdctl alarm list)"
-    until_true "$BACK_WITHIN" "no node has a problem" on_all all_well
+    until_true "$BACK_WITHIN" "no node has a problem" on_all no_problem
     kill -KILL "$(service_pid node2)"
-    until_true 5 "a new service on node2" all_well node2
+    until_true 5 "a new service on node2" no_problem node2
     lab join >"$SCRATCH/join" 2>&1 &
     joining=$!
     STARTED+=("$joining")
@@ -72,7 +72,7 @@ registry wipe
 until_true 10 "all nodes have read it empty" on_all has_problem leases-refused
 for NODE in "${TARTAN[@]}"; do equal "peers of $NODE" 2 "$(agent_json "$NODE" peers | jq '.peers | length')"; done
 registry restore "$SAVED"
-until_true "$BACK_WITHIN" "no node has a problem" on_all all_well
+until_true "$BACK_WITHIN" "no node has a problem" on_all no_problem
 none_lost 0
 same "daemons and addresses of all nodes" "$BEFORE" "$(agents "${TARTAN[@]}")"
 if [ -n "${FULL:-}" ] && [ "$REGISTRY" = etcd ]; then

@@ -41,15 +41,12 @@ drops() {
 
 # strict_pods VALUE: by a reload, for which the keeper starts another service.
 strict_pods() {
-    SERVICE=$(service_pid node2)
+    local service
+    service=$(service_pid node2)
     echo "strict-pods = $1" >"$SETTINGS"
     kill -HUP "$(cat "$LAB_STATE/node2/pid")"
-    until_true 10 "another service of node2 forwards" another_service
+    until_true 10 "another service of node2 forwards" next_service node2 "$service"
     agents_are_ready
-}
-
-another_service() {
-    agent_json node2 status | jq -e --argjson before "$SERVICE" '.service_pid != $before and .snapshot_adopted'
 }
 
 # Of FAMILY with everyone: over IPv4 also with a pod beside it.

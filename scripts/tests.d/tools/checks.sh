@@ -298,6 +298,15 @@ service_pid() {
     agent_json "$1" status | jq .service_pid
 }
 
+no_problem() {
+    agent_json "$1" status | jq -e '.problems == []'
+}
+
+# next_service NODE PID: whether another service than that one forwards.
+next_service() {
+    agent_json "$1" status | jq -e --argjson before "$2" '.service_pid != $before and .snapshot_adopted'
+}
+
 # device_count NAME DEVICE FIELD, as in `ip -s link`: rx_packets is stats64.rx.packets.
 device_count() {
     ip -n "$PREFIX-$1" -s -j link show dev "$2" | jq ".[0].stats64.${3%%_*}.${3#*_}"

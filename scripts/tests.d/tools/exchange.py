@@ -17,6 +17,8 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from packets import family
+
 DATA = random.Random(1).randbytes(1 << 20)
 # Bytes of a datagram, and of a question over TCP that is not about the amount.
 LITTLE = 1000
@@ -30,10 +32,6 @@ MUCH = threading.Semaphore(1)
 WINDOW = 1 << 16
 SERVERS = ((socketserver.ThreadingTCPServer, socketserver.StreamRequestHandler),
            (socketserver.UDPServer, socketserver.DatagramRequestHandler))
-
-
-def family(address):
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def serve(name, port, addresses):

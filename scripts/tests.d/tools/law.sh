@@ -76,10 +76,6 @@ agents_are_ready() {
     done
 }
 
-no_problem() {
-    agent_json "$1" status | jq -e '.problems == []'
-}
-
 # Whether the lab's facts are those of before.
 as_before() {
     lab facts >"$SCRATCH/facts.after"

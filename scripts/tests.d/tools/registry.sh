@@ -51,10 +51,6 @@ has_problem() {
     [ -n "$(problem "$@")" ]
 }
 
-all_well() {
-    agent_json "$1" status | jq -e '.problems == []'
-}
-
 # on_all CMD...: with each Tartan node as the first argument.
 on_all() {
     local node
