@@ -78,15 +78,15 @@ account() {
     sink pod3 "$PORT"
     BEFORE=$(stations) SENT=0
     flood "$OVERLOAD" "$1"
-    # The keeper, which would kill it, stands still as long.
+    # The keeper, which would kill it, stands still until it has seen its packets.
     service=$(service_pid "$2") keeper=$(cat "$LAB_STATE/$2/pid")
+    undo eval "kill -CONT $keeper 2>/dev/null || true"
     kill -STOP "$keeper" "$service"
-    (sleep 1.2 && kill -CONT "$service") &
-    STARTED+=("$!")
     flood "$3" "$1"
-    kill -CONT "$service" "$keeper"
-    equal "the service of $2 lives" "$service" "$(service_pid "$2")"
+    kill -CONT "$service"
     until_true 10 "all packets of IPv$FAMILY, $1 bytes, are accounted for" balanced "$1" || true
+    kill -CONT "$keeper"
+    equal "the service of $2 lives" "$service" "$(service_pid "$2")"
     while IFS=$'\t' read -r what left right; do
         equal "$what" "$left" "$right"
     done < <(jq -r '.equations[] | @tsv' "$SCRATCH/balance")

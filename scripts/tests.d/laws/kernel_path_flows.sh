@@ -3,8 +3,8 @@
 # the pods' counts have them; a translated one passes the stack where it is translated. Each change of the host, a rule,
 # a route, a policy rule, an address, a link, a filter, sends all flows through the stack: a new rule that drops stops
 # an installed flow. A forgotten connection and a deleted pod end theirs: who has the address next gets the packets, and
-# nothing else passes. A TCP transfer under kube-proxy's rule against INVALID packets changes its way again and again: no
-# connection is reset, each byte arrives.
+# nothing else passes. A TCP transfer under kube-proxy's rule against INVALID packets changes its way again and again:
+# no connection is reset, each byte arrives.
 # labs: kernel-path=auto
 # seconds: 600
 . "$TOOLS/kernel_path.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# With kernel-path = auto a peer that is gone, or whose address or pods' addresses become another's in the list of nodes,
-# ends its flows: who has the address next gets the packets, and nothing else passes.
+# With kernel-path = auto a peer that is gone, or whose address or pods' addresses become another's in the list of
+# nodes, ends its flows: who has the address next gets the packets, and nothing else passes.
 # labs: kernel-path=auto registry=file third=tartan
 . "$TOOLS/kernel_path.sh"
 . "$TOOLS/cni.sh"

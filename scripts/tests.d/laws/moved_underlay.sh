@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The underlay address of a running node moves in the list of nodes. It follows without a restart, a TCP connection lives
-# on, and nothing passes at the old address.
+# The underlay address of a running node moves in the list of nodes. It follows without a restart, a TCP connection
+# lives on, and nothing passes at the old address.
 # labs: kernel-path=auto registry=file third=tartan
 # labs: lab=udp-over-v6
 . "$TOOLS/kernel_path.sh"

@@ -94,5 +94,6 @@ for NODE in "${TARTAN[@]}"; do
     equal "offloads of $NODE given up" 0 "$(agent_json "$NODE" status | jq .offloads_given_up)"
     # Where the kernel path carries IPv4, its programs are the worker that does.
     kernel_path_carries || [ "$NODE" = node3 ] || equal "workers of $NODE that sent and delivered" "$WORKERS" \
-        "$(agent_json "$NODE" drops | jq '[.workers[] | select(.outbound.sent > 0 and .inbound.delivered > 0)] | length')"
+        "$(agent_json "$NODE" drops |
+            jq '[.workers[] | select(.outbound.sent > 0 and .inbound.delivered > 0)] | length')"
 done
