@@ -484,9 +484,7 @@ enum Attended {
 
 /// Why a service is to be killed whose worker hangs.
 pub(super) fn check((watchdog, counters): &mut (Watchdog, Counters)) -> Option<String> {
-    let totals = counters.read();
-    let ticks: Vec<u64> = totals.of_running().map(|worker| worker.tick).collect();
-    let stalled = watchdog.check(&ticks, Instant::now())?;
+    let stalled = watchdog.check(&ticks(counters), Instant::now())?;
     Some(format!(
         "worker {} has stood still for {:.1} s",
         stalled.worker,
@@ -494,8 +492,25 @@ pub(super) fn check((watchdog, counters): &mut (Watchdog, Counters)) -> Option<S
     ))
 }
 
+/// Of every worker that runs.
+fn ticks(counters: &Counters) -> Vec<u64> {
+    let totals = counters.read();
+    totals.of_running().map(|worker| worker.tick).collect()
+}
+
 /// As the service names it.
 const FIRST_QUEUE: &str = "tun-queue-0";
 pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const START_PATIENCE: Duration = Duration::from_secs(30);
 pub(super) const DYING_PATIENCE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_worker_that_runs_is_watched() {
+        let counters = Counters::create(3).unwrap();
+        assert_eq!(ticks(&counters), [0, 0, 0]);
+    }
+}

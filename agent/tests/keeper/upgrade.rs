@@ -175,11 +175,21 @@ fn upgrade_loses_no_signal_to_stop() {
 
 #[test]
 fn upgrade_loses_no_signal_to_read_files_again() {
-    let (mut rig, ended) = outcome("upgrade-hup");
-    assert_eq!(ended_outcome(&ended), "upgraded", "{ended}");
-    rig.wait_for("reloads", 1);
-    assert!(rig.lines("reloads")[0].ends_with("beside=true"));
-    rig.stop_with_code(0);
+    // While the old service ends, and before the new one is ready, which has read its files by then.
+    for script in ["upgrade-hup", "upgrade-hup-early"] {
+        let (mut rig, ended) = outcome(script);
+        assert_eq!(ended_outcome(&ended), "upgraded", "{ended}");
+        let deadline = Instant::now() + PATIENCE;
+        while !rig
+            .lines("reloads")
+            .iter()
+            .any(|line| line.ends_with("beside=true"))
+        {
+            assert!(Instant::now() < deadline, "{script}: {}", rig.log());
+            std::thread::sleep(STEP);
+        }
+        rig.stop_with_code(0);
+    }
 }
 
 #[test]
@@ -239,9 +249,11 @@ pub(crate) async fn serve(
     if part.beside && script == "upgrade-early" {
         give(&channel, "early").await;
     }
-    if part.beside && script == "upgrade-unready" {
+    if part.beside && ["upgrade-unready", "upgrade-hup-early"].contains(&script) {
         signal_keeper(Signal::HUP);
         tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    if part.beside && script == "upgrade-unready" {
         std::process::exit(6);
     }
     if part.beside && ["upgrade-gone", "upgrade-stalls"].contains(&script) {
