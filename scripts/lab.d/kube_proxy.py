@@ -26,7 +26,7 @@ MARK = "0x4000"
 # Seconds that a client stays with its endpoint.
 AFFINITY = 10800
 # Of each family: the network of ClusterIPs and one of external addresses, to which the client's routes lead by the
-# first node, one to which they lead by the last one, somebody who is nobody of the lab, and the client.
+# first node, one to which they lead by the last one, one of no host of the lab, and the client.
 NETWORKS = {4: ("10.96.0.0/16", "203.0.113.0/26", "203.0.113.64/26", "198.51.100.0/24", "192.0.2.251"),
             6: ("fd00:10:96::/108", "2001:db8:f00::/64", "2001:db8:f00:1::/64", "2001:db8:51::/64",
                 "2001:db8:192::251")}
@@ -346,7 +346,7 @@ def plan(family, cluster, pods, nodes, moved):
 
     every = [{"address": address, "port": 8080, "node": node} for _, node, address in pods]
     a, b = ([one for one in every if one["node"] == node][:1] for node in (nodes[0][0], nodes[-1][0]))
-    *_, nobody, client = NETWORKS[family]
+    *_, foreign, client = NETWORKS[family]
     ours = [f"{client}/{128 if family == 6 else 32}", cluster]
     for number, endpoint in zip((int(pod[3:]) for pod, *_ in pods), every):
         yield service(f"pod{number}", 0, number, 30000 + number, [endpoint])
@@ -362,10 +362,10 @@ def plan(family, cluster, pods, nodes, moved):
     yield service("outer", 4, 4, 0, b, external=outside(4))
     yield service("outer-local", 4, 5, 0, a, local=True, external=outside(5))
     yield service("ranged", 4, 6, 0, a, balancer=outside(6), ranges=ours)
-    yield service("ranged-none", 4, 7, 0, a, balancer=outside(7), ranges=[nobody])
+    yield service("ranged-none", 4, 7, 0, a, balancer=outside(7), ranges=[foreign])
     yield service("ranged-local", 4, 8, 0, b, local=True, balancer=outside(8), ranges=ours)
     yield service("moving", 4, 9, 32309, b if moved else a)
-    yield service("nobody", 4, 10, 32310, [])
+    yield service("empty", 4, 10, 32310, [])
 
 
 def route(space, family, to, via):

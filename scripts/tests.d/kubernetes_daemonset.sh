@@ -176,7 +176,7 @@ outage() {
     api start
 }
 
-# They die again, and a service of Tartan is killed: the next one, which has nobody to ask, forwards, and says so.
+# They die again, and a service of Tartan is killed: the next one, which reaches no API server, forwards, and says so.
 killed_without_api() {
     local restarts
     api stop KILL

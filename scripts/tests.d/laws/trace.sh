@@ -83,7 +83,7 @@ to_services() {
             lab services --kube-proxy "$mode" >/dev/null
             endpoints all any pod{1..6}
             endpoints pod3 "overlay node2" pod3
-            judged "IPv$FAMILY, no endpoint" service=no-endpoint "$(service nobody)" --tcp 80
+            judged "IPv$FAMILY, no endpoint" service=no-endpoint "$(service empty)" --tcp 80
             judged "IPv$FAMILY, an endpoint elsewhere" service=no-local-endpoint "$(service inner-far)" --tcp 80
             lab services --kube-proxy "$mode" --moved >/dev/null
             endpoints moving "overlay node3" pod5

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A flannel node whose VXLAN device has another MAC than its lease, as at each reboot with etcd, discards what is sent
-# to the old one, and nobody counts that. Once it sends something, Tartan shows node, both MACs and what to set; it
+# to the old one, and no counter has that. Once it sends something, Tartan shows node, both MACs and what to set; it
 # shows nothing more when the node, or the lease, is right again.
 # labs: third=kernel-vxlan kernel-path=off
 

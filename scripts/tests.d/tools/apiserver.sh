@@ -30,7 +30,7 @@ cluster() {
     "$SCRIPTS/kubernetes" "$1" --prefix "$PREFIX" "${@:2}"
 }
 
-# A control plane, whose Nodes nobody changes by himself.
+# A control plane, whose Nodes no controller changes.
 real_server() {
     cluster down >/dev/null
     trap cluster_down EXIT

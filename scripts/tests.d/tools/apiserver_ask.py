@@ -6,7 +6,7 @@
 URL leads to the server as its administrator, RESTRICTED without a certificate, where TOKEN is that of a user of
 flannel's rights. COMPACT is a command of bash that makes the server forget what was before the revision $1.
 
-A question is a line at the margin: [restricted|nobody] METHOD PATH [BODY]. The path is below /api/v1 unless it begins
+A question is a line at the margin: [restricted|unknown] METHOD PATH [BODY]. The path is below /api/v1 unless it begins
 with a slash; MERGE and STRATEGIC are PATCH; the body is YAML. The answer stands behind ' => ' or, indented, below: its
 code, and what no two servers differ in. A Node's +, = or - says whether its revision is later than the last seen of
 it, the same or earlier. $MARK is the revision of the last MARK, $PAGE the token of the last list or error, $LAST the
@@ -54,7 +54,7 @@ def documents(text):
 
 class Server:
     def __init__(self, url, restricted, token, compact):
-        self.clients = {"": (url, None), "restricted": (restricted, token), "nobody": (restricted, "wrong")}
+        self.clients = {"": (url, None), "restricted": (restricted, token), "unknown": (restricted, "wrong")}
         self.compact = compact
         self.followed = None
         # Of each Node, the latest revision that was seen.

@@ -85,7 +85,10 @@ for LAW in "$@"; do
 done
 if [ -z "$KEEP" ]; then
     BEGAN=$SECONDS
-    if LEFT=$(down 2>&1); then result passed $((SECONDS - BEGAN)) census ''; else
+    if LEFT=$(down 2>&1); then
+        result passed $((SECONDS - BEGAN)) census ''
+    else
+        echo "$LEFT"
         result FAILED $((SECONDS - BEGAN)) census "$(paste -sd ' ' <<<"$LEFT" | cut -c -400)"
         FAILED=1
     fi
