@@ -126,7 +126,7 @@ booked() {
     local node sum=0
     for node; do
         sum=$((sum + $(lost_in_kernel "$node") + $(agent_json "$node" drops | jq '[.workers[] | .outbound, .inbound
-            | .dropped | del(.UnknownPeer, .NotPeersSource) | add // 0] | add')))
+            | .dropped | del(.UnknownPeer, .NotPeersSource, .Ipv6InUdp) | add // 0] | add')))
     done
     echo "$sum"
 }
