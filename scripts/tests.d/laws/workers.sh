@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A service that starts with another number of workers than the one before takes the same device over, with as many
 # queues and sockets as it has workers: TCP transfers both ways go on, addresses, routes and carrier stay, no queue or
-# socket is left without a reader.
+# socket is left without a reader. The keeper watches each worker.
 # labs: lab=udp-dual
 # full: device!=plain
 # last: it kills services
@@ -33,6 +33,16 @@ has_connected() {
     [ -n "$(in_ns "$1" ss -Htn state established "sport = :5003")" ]
 }
 
+# The keeper ends a service of which one worker of three stands still.
+last_worker_stands_still() {
+    local pid
+    pid=$(service_of node1)
+    python3 "$TOOLS/stop_thread.py" "$pid" worker-2 &
+    until_true 10 "another service in the place of one whose third worker stands still" another_service node1 "$pid"
+    wait "$!"
+    equal "lines of the log that say so" 1 "$(grep -c "worker 2 has stood still" "$LAB_STATE/node1/log")"
+}
+
 # The agent of the lab has their number from its command line, and now from a file.
 cp "$LAB_STATE/settings" "$SCRATCH"
 undo back_to_the_lab
@@ -54,6 +64,7 @@ for NUMBER in 2 3 1; do
     # With one worker nothing but a queue and a socket of each port; of several each has a writer too.
     equal "queues, writers, sockets of udp and of vxlan" "$NUMBER $((NUMBER > 1 ? NUMBER : 0)) $NUMBER $NUMBER" \
         "$(held | paste -sd ' ')"
+    [ "$NUMBER" != 3 ] || last_worker_stands_still
 done
 for WAY in "${WAYS[@]}"; do
     kill "${SENDING[${WAY#* }]}" || fail "a TCP transfer ended before the last kill"

@@ -1,0 +1,25 @@
+"""stop_thread.py PROCESS NAME: stops one thread of a process until that ends, as a debugger does: SIGSTOP would stop
+them all.
+"""
+
+import ctypes
+import os
+import pathlib
+import sys
+
+# linux/ptrace.h.
+SEIZE, INTERRUPT = 0x4206, 0x4207
+
+
+def main(process, name):
+    libc = ctypes.CDLL(None, use_errno=True)
+    tasks = pathlib.Path(f"/proc/{process}/task")
+    thread = next(int(task.name) for task in tasks.iterdir() if (task / "comm").read_text() == f"{name}\n")
+    for request in (SEIZE, INTERRUPT):
+        if libc.ptrace(ctypes.c_long(request), ctypes.c_long(thread), None, None):
+            sys.exit(os.strerror(ctypes.get_errno()))
+    while not os.WIFSIGNALED(os.waitpid(thread, 0x40000000)[1]):  # __WALL: of a thread too
+        pass
+
+
+main(*sys.argv[1:])
