@@ -46,5 +46,7 @@ pub fn headers(source: IpAddr, destination: IpAddr) -> IpHeaders {
 
 /// Bytes that repeat only after 251: a cut at the wrong place shows.
 pub fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i % 251) as u8).collect()
+    let mut bytes = (0..251).collect::<Vec<u8>>().repeat(length.div_ceil(251));
+    bytes.truncate(length);
+    bytes
 }

@@ -181,7 +181,11 @@ impl Device for Memory {
         if refused || offload.cut.is_some() && self.refuses_cuts {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        let bytes = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let bytes = parts
+            .iter()
+            .map(|part| &**part)
+            .collect::<Vec<_>>()
+            .concat();
         if offload == Offload::NONE {
             self.delivered.push_back(bytes);
             return Ok(());

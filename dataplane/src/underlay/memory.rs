@@ -111,25 +111,19 @@ impl Memory {
 
     /// What the wire sees of `message`: as many datagrams as it is cut into.
     fn take(&mut self, from: SocketAddr, slot: TxSlot, message: Outgoing<'_>) {
-        let payload: Vec<u8> = message.pieces.flat_map(|piece| piece.to_vec()).collect();
+        let pieces = message.pieces.map(|piece| piece.to_vec());
+        let payload = pieces.collect::<Vec<_>>().concat();
         let size = message.segment.map_or(usize::MAX, usize::from);
         // A datagram without payload is one all the same.
         let count = payload.len().div_ceil(size).max(1);
         self.room = self.room.map(|room| room.saturating_sub(count));
-        self.sent.extend((0..count).map(|index| {
-            Datagram {
-                from,
-                to: message.to,
-                format: slot.port.format,
-                ecn: message.ecn,
-                segment: None,
-                payload: payload
-                    .iter()
-                    .skip(index.saturating_mul(size))
-                    .take(size)
-                    .copied()
-                    .collect(),
-            }
+        self.sent.extend((0..count).map(|index| Datagram {
+            from,
+            to: message.to,
+            format: slot.port.format,
+            ecn: message.ecn,
+            segment: None,
+            payload: payload.chunks(size).nth(index).unwrap_or_default().to_vec(),
         }));
     }
 }
