@@ -101,8 +101,8 @@ class Sender:
             pass
 
     def send(self):
-        """What cannot be sent, for there is no route, is lost. Each is longer than the one before: those of one length are
-        joined (GRO, GSO), and a socket without room for a joined one counts one."""
+        """What cannot be sent, for there is no route, is lost. Each is longer than the one before: those of one length
+        are joined (GRO, GSO), and a socket without room for a joined one counts one."""
         try:
             self.line.sendto(self.sent.to_bytes(8) + bytes(self.sent % 900), self.target)
         except OSError:
