@@ -15,16 +15,16 @@ use tracing_subscriber::registry::LookupSpan;
 /// Starts the log of this process. `filter` are directives of [`EnvFilter`], checked.
 pub(crate) fn start(filter: &str) {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
-    if is_journal() {
-        // Only a second start in one process is refused.
-        let _ = tracing::subscriber::set_global_default(journal(filter, io::stderr));
+    // Only a second start in one process is refused.
+    let _ = if is_journal() {
+        tracing::subscriber::set_global_default(journal(filter, io::stderr))
     } else {
-        tracing_subscriber::fmt()
+        let lines = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(io::stderr)
-            .with_ansi(io::stderr().is_terminal())
-            .init();
-    }
+            .with_ansi(io::stderr().is_terminal());
+        tracing::subscriber::set_global_default(lines.finish())
+    };
 }
 
 /// What a line of this level begins with on standard error, before or without [`start`].
