@@ -64,9 +64,9 @@ note_held node1 node2
 BEFORE=$(kernel_state node1 node2)
 REFUSED=$(refusals)
 BOOKED1=$(booked node1)
-start_forging pod1
 BOOKED=$((BOOKED1 + $(booked "${TARTAN[@]:1}")))
 IN_CRASH=$(lost_in_crash node1)
+start_forging pod1
 kills
 stands_still
 all_go_on "after $KILLS kills and a standstill"

@@ -79,7 +79,7 @@ def send(order):
 
 
 def steadily(order):
-    """Each from a port of its own: of a flow, the kernel joins what waited (GRO), and a socket without room for a
+    """Each is of a flow of its own: of one flow, the kernel joins what waited (GRO), and a socket without room for a
     joined one counts one."""
     ending, sent, due = Ending(), 0, time.monotonic()
     while not ending.told:

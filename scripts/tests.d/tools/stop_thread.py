@@ -7,8 +7,8 @@ import os
 import pathlib
 import sys
 
-# linux/ptrace.h.
-SEIZE, INTERRUPT = 0x4206, 0x4207
+# linux/ptrace.h, and wait.h: a thread's end too.
+SEIZE, INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
 
 
 def main(process, name):
@@ -18,7 +18,7 @@ def main(process, name):
     for request in (SEIZE, INTERRUPT):
         if libc.ptrace(ctypes.c_long(request), ctypes.c_long(thread), None, None):
             sys.exit(os.strerror(ctypes.get_errno()))
-    while not os.WIFSIGNALED(os.waitpid(thread, 0x40000000)[1]):  # __WALL: of a thread too
+    while not os.WIFSIGNALED(os.waitpid(thread, WALL)[1]):
         pass
 
 
