@@ -24,8 +24,8 @@ RULES
 }
 
 # flood SOURCES PORTS LEAST MOST GREP...: 24,000 datagrams, or a little less, from each source and port, while pods
-# talk; of the connections of UDP that grep chooses by their source so many are tracked then. Laws before have a share, and
-# some of theirs outlive their place among those that may be.
+# talk; of the connections of UDP that grep chooses by their source so many are tracked then. Some of those are left of
+# laws before.
 flood() {
     local found
     in_ns mallory python3 "$TOOLS/forge.py" >/dev/null <<<"{\"sources\": [$1], \"ports\": $2,
