@@ -128,6 +128,25 @@ fn a_service_that_once_forwarded_is_started_again_however_it_ends() {
     rig.stop_with_code(0);
 }
 
+/// The keeper finds its word and its end at once.
+#[test]
+fn a_service_that_ended_before_its_word_was_read_has_forwarded() {
+    let mut rig = Rig::start("unread");
+    rig.wait_for("forwarding", 1);
+    rig.kill_service(0, Signal::TERM);
+    let (status, deadline) = (
+        format!("/proc/{}/stat", rig.service(0)),
+        Instant::now() + PATIENCE,
+    );
+    while !fs::read_to_string(&status).unwrap().contains(") Z ") {
+        assert!(Instant::now() < deadline, "the service does not end");
+        std::thread::sleep(STEP);
+    }
+    kill_process(Pid::from_child(&rig.keeper), Signal::CONT).unwrap();
+    rig.wait_for("forwarding", 2);
+    rig.stop_with_code(0);
+}
+
 #[test]
 fn a_binary_that_is_away_for_a_while_is_waited_for() {
     let mut rig = Rig::start("replaced");
@@ -424,6 +443,9 @@ async fn serve(directory: &Path, script: &str) {
     let (message, _) = channel.receive::<FromKeeper>().await.unwrap().unwrap();
     assert_eq!(message, FromKeeper::Go);
     say(directory, "go");
+    if script == "unread" && part.restarts == 0 {
+        kill_process(rustix::process::getppid().unwrap(), Signal::STOP).unwrap();
+    }
     channel.send(&FromService::Forwarding, &[]).await.unwrap();
     say(directory, "forwarding");
     loop {

@@ -368,14 +368,18 @@ impl Keeper {
     pub(super) fn forwards(&mut self, running: &mut Running) {
         self.manager.ready();
         self.manager.status("the service forwards");
-        self.has_forwarded = true;
-        self.forwarding_since = Some(Instant::now());
+        self.note_forwarding();
         running.is_waiting = false;
         self.watch(running);
         info!(pid = running.service.id(), "the service forwards");
         if std::mem::take(&mut running.is_reload_due) {
             self.reload(&running.service);
         }
+    }
+
+    fn note_forwarding(&mut self) {
+        self.has_forwarded = true;
+        self.forwarding_since = Some(Instant::now());
     }
 
     /// Watches its workers from now on.
@@ -418,12 +422,14 @@ impl Keeper {
         }
     }
 
-    /// Reads what a dead service wrote before it died: a queue that it withdrew must not be handed to the next.
+    /// Reads what a dead service wrote before it died: a queue that it withdrew must not be handed to the next, and one that
+    /// forwarded has another behind it.
     /// Returns whether any of it was about the table.
     pub(super) fn drain(&mut self, running: &Running) -> bool {
         let mut has_changed = false;
         loop {
             match running.channel.receive_waiting() {
+                Ok(Some((FromService::Forwarding, _))) => self.note_forwarding(),
                 Ok(Some((message, descriptors))) => {
                     has_changed |=
                         matches!(message, FromService::Deposit(_) | FromService::Withdraw(_));
