@@ -21,14 +21,16 @@ declare -A TUNNEL=([4]=10.244.1.0 [6]=fd00:10:244:1::)
 pings() {
     local answered=$1 begun=()
     shift
-    : >"$SCRATCH/pings"
+    rm -f "$SCRATCH"/pings-*
     while [ $# -gt 0 ]; do
-        start_in "$1" python3 "$TOOLS/pings.py" "$2" $COUNT 0.02 $((answered > 0 ? 20 : 1)) >>"$SCRATCH/pings"
+        start_in "$1" python3 "$TOOLS/pings.py" "$2" $COUNT 0.02 $((answered > 0 ? 20 : 1)) \
+            >"$SCRATCH/pings-${#begun[@]}"
         begun+=("$PID")
         shift 2
     done
     wait "${begun[@]}"
-    equal "series of pings and their answers" "${#begun[@]} $answered received" "$(uniq -c "$SCRATCH/pings" | xargs)"
+    equal "series of pings and their answers" "${#begun[@]} $answered received" \
+        "$(sort "$SCRATCH"/pings-* | uniq -c | xargs)"
 }
 
 # drops: what the nodes of Tartan have dropped since BEFORE, {"outbound SpoofedSource": n, ...}
