@@ -147,6 +147,15 @@ fn a_service_that_ended_before_its_word_was_read_has_forwarded() {
     rig.stop_with_code(0);
 }
 
+/// Its files may be other ones since it read them.
+#[test]
+fn a_hangup_while_a_service_begins_to_wait_has_the_next_one_read_again() {
+    let mut rig = Rig::start("waits");
+    rig.wait_for("forwarding", 1);
+    assert_eq!(rig.lines("life").len(), 2);
+    rig.stop_with_code(0);
+}
+
 #[test]
 fn a_binary_that_is_away_for_a_while_is_waited_for() {
     let mut rig = Rig::start("replaced");
@@ -424,6 +433,11 @@ async fn serve(directory: &Path, script: &str) {
     match script {
         "abort" => std::process::abort(),
         "refuse" => std::process::exit(7),
+        "waits" if part.restarts == 0 => {
+            kill_process(rustix::process::getppid().unwrap(), Signal::HUP).unwrap();
+            channel.send(&FromService::Waiting, &[]).await.unwrap();
+            std::future::pending().await
+        }
         _ => {}
     }
     if script.starts_with(upgrade::SCRIPTS) {

@@ -280,13 +280,7 @@ impl Keeper {
                 biased;
                 is_stop = signals.stop_or_reload() => match is_stop {
                     true => return Attended::End(Verdict::Stop),
-                    // It ends, and the next one starts by the files as they are.
-                    false if running.is_waiting => {
-                        self.is_reread_due = true;
-                        if let Err(error) = service.reload() {
-                            warn!(%error, "the service cannot be asked to read its files again");
-                        }
-                    }
+                    false if running.is_waiting => self.end_waiting(service),
                     // A service that starts reads its files, or has read them already.
                     false if self.forwarding_since.is_none() => running.is_reload_due = true,
                     false => self.reload(service),
@@ -303,6 +297,9 @@ impl Keeper {
                         running.started = Instant::now();
                         running.is_waiting = true;
                         self.manager.status("the service waits for its registry");
+                        if std::mem::take(&mut running.is_reload_due) {
+                            self.end_waiting(&running.service);
+                        }
                     }
                     Ok(Some((FromService::Reloaded, _))) => self.manager.ready(),
                     Ok(Some((FromService::Forwarding, _))) => self.forwards(running),
@@ -450,6 +447,14 @@ impl Keeper {
         if let Err(error) = service.reload() {
             warn!(%error, "the service cannot be asked to read its files again");
             self.manager.ready();
+        }
+    }
+
+    /// A service that waits for its registry ends, and the next one starts by the files as they are.
+    fn end_waiting(&mut self, service: &Service) {
+        self.is_reread_due = true;
+        if let Err(error) = service.reload() {
+            warn!(%error, "the service cannot be asked to read its files again");
         }
     }
 
