@@ -1,7 +1,7 @@
 //! Signals of the keeper and of the service: which stop, which reload, and which do nothing.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
@@ -186,6 +186,7 @@ fn a_hangup_ends_the_wait_for_a_registry() {
             .arg("--root")
             .arg(&node.root)
             .arg("run")
+            .stdout(Stdio::null())
             .stderr(fs::File::create(node.root.join("log-of-wait")).unwrap())
             .spawn()
             .unwrap()
