@@ -458,7 +458,7 @@ async fn serve(directory: &Path, script: &str) {
     assert_eq!(message, FromKeeper::Go);
     say(directory, "go");
     if script == "unread" && part.restarts == 0 {
-        kill_process(rustix::process::getppid().unwrap(), Signal::STOP).unwrap();
+        stop_wholly(rustix::process::getppid().unwrap());
     }
     channel.send(&FromService::Forwarding, &[]).await.unwrap();
     say(directory, "forwarding");
@@ -476,6 +476,18 @@ async fn serve(directory: &Path, script: &str) {
                 std::process::exit(0);
             }
         }
+    }
+}
+
+/// Returns when each of its threads stands still.
+fn stop_wholly(process: Pid) {
+    kill_process(process, Signal::STOP).unwrap();
+    let threads = format!("/proc/{}/task", process.as_raw_nonzero());
+    while !fs::read_dir(&threads).unwrap().all(|thread| {
+        let status = fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+        status.contains(") T ")
+    }) {
+        std::thread::sleep(STEP);
     }
 }
 
