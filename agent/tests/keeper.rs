@@ -479,14 +479,20 @@ async fn serve(directory: &Path, script: &str) {
     }
 }
 
-/// Returns when each of its threads stands still.
+/// Stops each of its threads, once they wait for something to be said.
 fn stop_wholly(process: Pid) {
-    kill_process(process, Signal::STOP).unwrap();
     let threads = format!("/proc/{}/task", process.as_raw_nonzero());
-    while !fs::read_dir(&threads).unwrap().all(|thread| {
-        let status = fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
-        status.contains(") T ")
-    }) {
+    let are_all = |state: &str| {
+        fs::read_dir(&threads).unwrap().all(|thread| {
+            let status = fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+            status.contains(state)
+        })
+    };
+    while !are_all(") S ") {
+        std::thread::sleep(STEP);
+    }
+    kill_process(process, Signal::STOP).unwrap();
+    while !are_all(") T ") {
         std::thread::sleep(STEP);
     }
 }
