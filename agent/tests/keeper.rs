@@ -435,6 +435,8 @@ async fn serve(directory: &Path, script: &str) {
         "refuse" => std::process::exit(7),
         "waits" if part.restarts == 0 => {
             kill_process(rustix::process::getppid().unwrap(), Signal::HUP).unwrap();
+            // It is read before the word.
+            tokio::time::sleep(Duration::from_millis(200)).await;
             channel.send(&FromService::Waiting, &[]).await.unwrap();
             std::future::pending().await
         }
