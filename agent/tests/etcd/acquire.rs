@@ -292,16 +292,16 @@ fn five_thousand_leases_are_listed() {
         let mut node = Node::start(&server, 1, conf).await;
         let took = start.elapsed();
         assert_eq!(node.leases.len(), 5001);
-        // A bar of speed is one of a release build on a machine that does nothing else.
-        if cfg!(not(debug_assertions)) {
-            assert!(took.as_secs() < 2, "{took:?}");
-        }
+        let most = if cfg!(debug_assertions) { 6 } else { 2 };
+        assert!(took.as_secs() < most, "{took:?}");
+        let start = Instant::now();
         client
             .txn(etcd_client::Txn::new().and_then([peer(5000)]))
             .await
             .unwrap();
         node.until("one more", |node| node.leases.len() == 5002)
             .await;
+        assert!(start.elapsed().as_secs() < most, "{:?}", start.elapsed());
     });
 }
 

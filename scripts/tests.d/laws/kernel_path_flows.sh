@@ -47,7 +47,7 @@ refused_either() {
 }
 
 translated() {
-    local before each long=$SENDER virtual=203.0.113.7
+    local before each found long=$SENDER virtual=203.0.113.7
     before=$(refused_either)
     in_ns node1 nft "add table ip turn; add chain ip turn nat { type nat hook prerouting priority -100; }
         add rule ip turn nat ip daddr $virtual udp dport 80 dnat to $(address_of "$FAR" 4):9000"
@@ -57,9 +57,10 @@ translated() {
     stop "$SENDER"
     equal "datagrams lost to the Service" 0 "$(lost translated)"
     each=$(sed -n 's/ sent, .*//p' "$SCRATCH/translated")
+    found=$(watched node1 translated)
     # Of 900 one may be joined to the one before.
-    at_least "packets of it that passed the stack of the client's node" $((2 * (each - each / 900))) \
-        "$(watched node1 translated)"
+    at_least "packets of it that passed the stack of the client's node" $((2 * (each - each / 900))) "$found"
+    at_most "these packets" $((2 * each)) "$found"
     in_ns node1 nft delete table ip turn
     SENDER=$long
 }
