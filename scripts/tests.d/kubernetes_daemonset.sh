@@ -88,11 +88,11 @@ registry_agrees() {
         equal "subnets, peers and problems of $node" "$(jq -c '[[.spec.podCIDR], 1, []]' <<<"$object")" \
             "$(agent_json "$node" status | jq -c '[.subnets, .peers, .problems]')"
         equal "annotations of $node, and its NetworkUnavailable" \
-            "$(jq -nSc --arg address "$(underlay_of "$node" 4)" --arg mac "$mac" '[{"backend-type": "vxlan",
-                "backend-data": "{\"VNI\":1,\"VtepMAC\":\"\($mac)\"}", "kube-subnet-manager": "true",
-                "public-ip": $address}, "False"]')" \
-            "$(jq -Sc '[(.metadata.annotations | with_entries(select(.key | startswith("flannel.alpha.coreos.com/"))
-                | .key |= ltrimstr("flannel.alpha.coreos.com/"))),
+            "$(jq -nc --arg address "$(underlay_of "$node" 4)" --arg mac "$mac" '[{
+                "backend-data": "{\"VNI\":1,\"VtepMAC\":\"\($mac)\"}", "backend-type": "vxlan",
+                "kube-subnet-manager": "true", "public-ip": $address}, "False"]')" \
+            "$(jq -c '[(.metadata.annotations | to_entries | map(select(.key | startswith("flannel.alpha.coreos.com/"))
+                | .key |= ltrimstr("flannel.alpha.coreos.com/")) | sort | from_entries),
                 (.status.conditions[] | select(.type == "NetworkUnavailable") | .status)]' <<<"$object")"
     done
 }

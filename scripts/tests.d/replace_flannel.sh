@@ -46,7 +46,7 @@ known_to_peers() {
     local family device
     case $REGISTRY in
     etcd) etcdctl get "$(record_of 1 | jq -r .key)" --print-value-only ;;
-    kubernetes) api GET /node1 | jq -S .metadata.annotations ;;
+    kubernetes) api GET /node1 | jq '.metadata.annotations | to_entries | sort | from_entries' ;;
     esac
     registry follow
     for family in "${FAMILIES[@]}"; do
