@@ -572,12 +572,13 @@ fn flows_by_rotation_are_counted_each_by_itself() {
         *set += 1;
         *set <= 4
     };
-    let flows: Vec<Inner> = (0..4_000).map(numbered).filter(has_place).collect();
+    // As many as a slow machine sends in rotation within a second, a flow's longest pause.
+    let flows: Vec<Inner> = (0..500).map(numbered).filter(has_place).collect();
     for number in 1..=FLOW_AFTER {
         let proposed = proposals(&mut rig, &flows);
         let expected: Vec<_> = flows.iter().map(key).collect();
         match number == FLOW_AFTER {
-            true => assert_eq!(proposed, expected),
+            true => assert!(proposed == expected, "only {}", proposed.len()),
             false => assert!(proposed.is_empty(), "at packet {number}"),
         }
     }
