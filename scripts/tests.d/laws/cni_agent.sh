@@ -103,7 +103,7 @@ attach node1 shaped "$LIMITS"
 END=$(jq -r .host_ifname "$LAB_STATE/node1/run/tartan/attachments/$PREFIX-shaped:eth0.json")
 LIMITER=tl${END#tt}
 in_force || fail "the limits are not in force when ADD returns"
-limits_are_reported >/dev/null || fail "the agent reports other limits"
+until_true 10 "the agent reports the limits" limits_are_reported
 for ADDRESS in "$(address_of pod2)" "$(address_of pod3)" 192.0.2.250; do limited "$ADDRESS"; done
 removed tc -n "$SPACE" qdisc delete dev "$END" ingress
 removed tc -n "$SPACE" qdisc delete dev "$END" root

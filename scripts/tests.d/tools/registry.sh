@@ -76,10 +76,11 @@ answering() {
     for pod; do until_true 5 "$pod answers" is_bound "$pod" udp 7100; done
 }
 
-# steady FROM TO FAMILY: 50 datagrams a second and their answers, until `none_lost` ends it.
+# steady FROM TO FAMILY: 50 datagrams a second and their answers, until `none_lost` ends it. The last answers have ten
+# seconds: the machine may be busy.
 steady() {
     local path="$1 $2 $3"
-    start_in "$1" python3 "$TOOLS/steady.py" send $((7200 + ${#STEADY[@]})) "$(address_of "$2" "$3")" 7100 50 \
+    start_in "$1" python3 "$TOOLS/steady.py" send $((7200 + ${#STEADY[@]})) "$(address_of "$2" "$3")" 7100 50 10 \
         >"$SCRATCH/steady $path"
     STEADY[$path]=$PID
 }
