@@ -24,6 +24,7 @@ import collections
 import itertools
 import json
 import socket
+import subprocess
 import sys
 import time
 
@@ -37,6 +38,8 @@ BURST = 500
 LINK = ("eth0", IPV4, 0, 0, b"\xff" * 6)
 # How long a count that is to stay is looked at.
 REST = 0.1
+# What a kernel has not passed on, it says here.
+KERNEL = "echo; nstat -as | grep -iE 'err|drop|discard|fail'; conntrack -S; ip -s link show dev eth0; ip neighbour"
 LISTS = ("formats", "sources", "destinations")
 # What each node counted after the case before: a datagram that is counted late or twice is an error of the next one.
 BEFORE = {}
@@ -142,7 +145,9 @@ def compare(lines):
         print(f"{case}, from {place}: {grown}")
         if grown != wanted:
             held = False
-            print(f"FAILED: {case}, from {place}: expected {wanted}, found {grown}", file=sys.stderr)
+            print(f"FAILED: {case}, from {place}: expected {wanted}, found {grown}", file=sys.stderr, flush=True)
+            for space in (place, node):
+                inside(space, lambda: subprocess.run(KERNEL, shell=True, stdout=sys.stderr, check=False))
     print(cases, delivered)
     return held
 
