@@ -36,10 +36,11 @@ fn a_second_address_carries_ipv6_is_taken_over_and_goes_again() {
         (&1500.into(), &1500.into())
     );
     assert_eq!(vias(node), ["192.0.2.2", "2001:db8::2"]);
-    // The kernel counts 10 packets into the device, and the 10 datagrams around them.
+    // The kernel counts 10 packets into the device, and the 10 datagrams around them: one for several that a busy worker
+    // sends at once (UDP_SEGMENT).
     let before = sent6(node);
     node.ping("fd00:10:244:2::", 10);
-    assert!(sent6(node) - before >= 20, "{}", sent6(node) - before);
+    assert!(sent6(node) - before >= 15, "{}", sent6(node) - before);
     let env = std::fs::read_to_string(node.root.join("run/flannel/subnet.env")).unwrap();
     let lines = "FLANNEL_IPV6_NETWORK=fd00:10:244::/48\nFLANNEL_IPV6_SUBNET=fd00:10:244:1::1/64\nFLANNEL_MTU=1450\n";
     assert!(env.contains(lines), "{env}");
